@@ -105,6 +105,10 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 # ---------------------------------------------------------------- the launcher
 
 
+def how_ended(code: int) -> str:
+  return f"signal {code - 128} ({signal.Signals(code - 128).name})" if 128 < code < 192 else f"exit code {code}"
+
+
 class Start:
   """One start of all processes."""
 
@@ -116,7 +120,8 @@ class Start:
     self.said: list[str] = []  # by mpiexec itself
     self.last = 0.0  # until when the others may speak
     script = [*["-m"][: a.module], a.script, *a.args]
-    options = ["-disable-auto-cleanup", *(["-hosts", ",".join(a.hosts)] if a.hosts else [])]
+    each = -(-a.n // max(len(a.hosts), 1))  # neighbours by number are on one host
+    options = ["-disable-auto-cleanup", *(["-hosts", ",".join(a.hosts), "-ppn", str(each)] if a.hosts else [])]
     again = [sys.executable, "-P", __file__, "--process", *script]  # as a file: it imports nothing of the package
     env = {**os.environ, "TINYGRAD_RESTART": str(attempt), "PYTHONUNBUFFERED": "1"}
     env.setdefault("TINYGRAD_DEVICES", str(a.devices))
@@ -186,10 +191,9 @@ class Start:
       print(line, file=sys.stderr)
     for line in self.traces.get(rank, ()):
       print(f"{rank:>{self.width}}| {line}", file=sys.stderr)
-    if rank and rank not in self.traces:
-      code = self.ends[rank]
-      how = f"signal {code - 128} ({signal.Signals(code - 128).name})" if 128 < code < 192 else f"exit code {code}"
-      print(f"{rank:>{self.width}}| ended by {how}", file=sys.stderr)
+    for silent in sorted(self.ends, key=int):
+      if self.ends[silent] and silent not in self.traces:
+        print(f"{silent:>{self.width}}| ended by {how_ended(self.ends[silent])}", file=sys.stderr)
     for other in sorted(self.told, key=int):
       if other != rank and self.told[other] != self.told.get(rank):
         print(f"{other:>{self.width}}| {self.told[other][0]}", file=sys.stderr)

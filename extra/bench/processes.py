@@ -1,14 +1,19 @@
 """Collectives between processes, beside bare MPI on buffers of the same size, in one run.
 
     mpiexec -n 2 python -m extra.bench.processes          # about two minutes
+    mpiexec -n 2 python -m extra.bench.processes --small  # up to 1 MiB alone
 
-For each size: the median time of an all-reduce, an all-gather and a reduce-scatter of float32, captured by TinyJit, and
-of mpi4py's on the same bytes; ours over theirs is a speed-up, in the same process and at the same time. CPU_THREADS=1
-is set unless it is set already: MPI has one thread.
+For each size: the time of an all-reduce, an all-gather and a reduce-scatter of float32, captured by TinyJit, and of
+mpi4py's on the same bytes; theirs over ours is a speed-up, in the same process and at the same time. Up to a mebibyte
+each is also measured as programs have them, many in a captured step (IN_A_STEP of them, each on the last one's result;
+an all-gather on the reduce-scatter's, in pairs), beside as many calls of MPI's: what a call of the step itself takes,
+which is Python's, is then shared. CPU_THREADS=1 is set unless it is set already: MPI has one thread.
+
+Times are those of the quarter of calls that the machine disturbs least.
 """
 
 import os
-import statistics
+import sys
 import time
 
 os.environ.setdefault("CPU_THREADS", "1")
@@ -17,23 +22,25 @@ import numpy as np
 
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, distributed
 
-SIZES = [1 << n for n in (12, 16, 20, 24, 26)]
+SIZES = [1 << n for n in (12, 16, 20, 24, 26, 28)]
+SMALL = 1 << 20
+IN_A_STEP = 32
 SECONDS = 1.0
 
 
-def median(call, meet, seconds=SECONDS):
-  """Of a call, after two that are not counted; everybody begins each together."""
+def timed(call, meet, seconds=SECONDS):
+  """Seconds of a call, after some that are not counted; everybody begins each together."""
   times, last = [], time.monotonic() + seconds
-  for _ in range(2):
+  for _ in range(5):
     call()
-  while len(times) < 5 or (time.monotonic() < last and len(times) < 200):
+  over = False
+  while not over:
     meet()
     start = time.perf_counter()
     call()
     times.append(time.perf_counter() - start)
-    if meet(time.monotonic() > last and len(times) >= 5):
-      break
-  return statistics.median(times)
+    over = meet(len(times) >= 5 and (time.monotonic() > last or len(times) >= 400))
+  return sorted(times)[len(times) // 4]
 
 
 def ours(kind, size, mesh, devices):
@@ -46,17 +53,35 @@ def ours(kind, size, mesh, devices):
     x = Tensor.ones(n, count // n * n).contiguous().shard(mesh, P("x", None)).realize()
     place = P() if kind == "all_reduce" else P("x")
 
-  @TinyJit
-  def step(x):
-    y = x if kind == "all_gather" else x.sum(0)
-    return y.shard(mesh, place).realize()
+  return waited(TinyJit(lambda x: (x if kind == "all_gather" else x.sum(0)).shard(mesh, place).realize()), x)
+
+
+def waited(step, *args):
+  """A call of a step that waits for its end."""
+  local = [Device[name] for name in Device.local("CPU")]
 
   def call():
-    step(x)
-    for name in Device.local("CPU"):
-      Device[name].synchronize()
+    step(*args)
+    for device in local:
+      device.synchronize()
 
   return call
+
+
+def ours_in_a_step(kind, size, mesh, devices):
+  n, count = len(devices), size // 4 // len(devices) * len(devices)
+  x = Tensor.ones(n, count).contiguous().shard(mesh, P("x", None)).realize()
+
+  def step(x):
+    y = x
+    for _ in range(IN_A_STEP):
+      total = y.sum(0)
+      if kind != "all_reduce":  # a reduce-scatter, and an all-gather of its blocks
+        total = total.shard(mesh, P("x")).contiguous().shard(mesh, P()).contiguous()
+      y = x + total * 0.5
+    return y.realize()
+
+  return waited(TinyJit(step), x)
 
 
 def theirs(kind, size, mpi, comm):
@@ -80,13 +105,23 @@ def main():
   def meet(over=False):
     return comm.allreduce(bool(over), MPI.LOR)
 
+  sizes = [s for s in SIZES if s <= SMALL or "--small" not in sys.argv]
+
+  def row(kind, size, a, b):
+    if comm.rank == 0:
+      print(f"{kind:29s} {size:10d} {a * 1e6:10.1f} {b * 1e6:10.1f} {b / a:9.2f}", flush=True)
+
   if comm.rank == 0:
-    print(f"{'':14s} {'bytes':>10s} {'ours µs':>10s} {'MPI µs':>10s} {'MPI/ours':>9s}")
+    print(f"{'':29s} {'bytes':>10s} {'ours µs':>10s} {'MPI µs':>10s} {'MPI/ours':>9s}")
   for kind in ("all_reduce", "all_gather", "reduce_scatter"):
-    for size in SIZES:
-      a, b = median(ours(kind, size, mesh, devices), meet), median(theirs(kind, size, MPI, comm), meet)
-      if comm.rank == 0:
-        print(f"{kind:14s} {size:10d} {a * 1e6:10.1f} {b * 1e6:10.1f} {b / a:9.2f}", flush=True)
+    for size in sizes:
+      row(kind, size, timed(ours(kind, size, mesh, devices), meet), timed(theirs(kind, size, MPI, comm), meet))
+  for kinds in (["all_reduce"], ["reduce_scatter", "all_gather"]):
+    for size in (s for s in sizes if s <= SMALL):
+      calls = [theirs(kind, size, MPI, comm) for kind in kinds]
+      mine = timed(ours_in_a_step(kinds[0], size, mesh, devices), meet) / IN_A_STEP
+      other = timed(lambda calls=calls: [call() for _ in range(IN_A_STEP) for call in calls], meet) / IN_A_STEP
+      row(f"{' + '.join(kinds)} in a step", size, mine, other)
 
 
 if __name__ == "__main__":

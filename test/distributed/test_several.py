@@ -23,7 +23,7 @@ def own(name):
 @functools.cache
 def alone(**setting):
   (lines,) = printed(1, own("values"), 4, **setting)
-  assert len(lines) == 18 and len({line.split()[-1] for line in lines}) > 16, "the values are not all the same"
+  assert len(lines) == 19 and len({line.split()[-1] for line in lines}) > 16, "the values are not all the same"
   return lines
 
 
@@ -38,22 +38,34 @@ def test_values_are_those_bits_between_hosts_too(apart):
   assert printed(4, own("values"), 4, **apart) == [alone()] * 4
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_between_hosts_travel_the_bytes_that_explain_tells(n):
-  """Counted by what MPI is given. (A device at an edge receives no halo: `explain` has the largest part.)"""
-  found = [line.split() for line in printed(n, own("counted"), SHARED_MEMORY="0")[0]]
+def counted(n, *args, **env):
+  """By collective: bytes sent, `explain`'s of all devices, and those between hosts."""
+  found = [line.split() for line in printed(n, own("counted"), *args, **env)[0]]
   assert [name for name, *_ in found] == ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "halo"]
   assert all(line[3] == "True" for line in found)
-  assert [sent for _, sent, *_ in found[:4]] == [predicted for *_, predicted, _ in found[:4]]
-  assert 0 < int(found[4][1]) <= int(found[4][2])
-  whole = [line.split() for line in printed(n, own("counted"), "--whole", SHARED_MEMORY="0")[0]]
-  assert all(int(sent) > int(predicted) for name, sent, predicted, _ in whole if name in ("all_to_all", "halo"))
+  return {name: (int(sent), int(predicted), int(between)) for name, sent, predicted, _, between in found}
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_between_hosts_travel_the_bytes_that_explain_tells(n):
+  """Counted by what MPI is given. (A device at an edge receives no halo: of all devices `explain` has the largest
+  part.)"""
+  found = counted(n, SHARED_MEMORY="0")
+  assert all(sent == predicted for name, (sent, predicted, _) in found.items() if name != "halo")
+  assert 0 < found["halo"][0] <= found["halo"][1]
+  assert all(sent == between for sent, _, between in found.values())
+  whole = counted(n, "--whole", SHARED_MEMORY="0")
+  assert all(sent > predicted for name, (sent, predicted, _) in whole.items() if name in ("all_to_all", "halo"))
 
 
 def test_a_host_receives_what_its_devices_read_once():
-  """Of four devices on two hosts: each half of what is gathered goes to the other host."""
-  found = {name: int(sent) for name, sent, *_ in map(str.split, printed(4, own("counted"), HOSTS="2")[0])}
-  assert found["all_gather"] == 4 * 48 * 1024 * 4
+  """Of four devices on two hosts: each half of what is gathered goes to the other host. An all-reduce over both, in the
+  order of the devices, sends three times its payload; one over a grid, whose lines are the hosts, twice."""
+  payload = 48 * 1024 * 4
+  line, grid = counted(4, HOSTS="2"), counted(4, "--grid", HOSTS="2")
+  assert all(sent == between for found in (line, grid) for sent, _, between in found.values())
+  assert line["all_gather"][0] == grid["all_gather"][0] == 4 * payload
+  assert (line["all_reduce"][0], grid["all_reduce"][0]) == (3 * payload, 2 * payload)
 
 
 LAW = {
@@ -167,6 +179,36 @@ def test_every_process_tells_which_one_it_lacks(what, code, said):
   assert err.count("Traceback") == (what != "dies") and "loss" not in out
   if what == "raises":
     assert re.search(r"(?m)^2\| ValueError: a bad batch$", err)
+
+
+@pytest.mark.parametrize(
+  ("hosts", "what", "code", "said"),
+  [
+    (2, "raises", 1, r"process 3 failed in fails.py:\d+: raise ValueError\(\"a bad batch\"\): ValueError: a bad batch"),
+    (2, "dies", 137, r"process 3 \(pid \d+\) is dead; it was last in fails.py"),
+    (4, "dies", 137, r"the host of process 3 has said nothing for 3.5 seconds"),
+  ],
+)
+def test_every_process_of_another_host_tells_which_one_it_lacks(hosts, what, code, said):
+  """A host tells of its own dead; one of which all are dead is silent."""
+  got, out, err = launched(4, own("fails"), what, HOSTS=str(hosts))
+  assert got == code, out + err
+  for rank in (0, 1, 2):
+    assert re.search(rf"(?m)^{rank}\| .*LostProcessError: .*{said}", err), err
+
+
+@pytest.mark.parametrize("ends", ["import no_such_module", "sys.exit()"])
+@pytest.mark.parametrize("starter", ["mpiexec", "the launcher"])
+def test_a_process_that_ends_before_it_joins_is_told_of(tmp_path, ends, starter):
+  """MPI itself would wait for it for ever."""
+  (tmp_path / "early.py").write_text(
+    f"import os, sys\nif os.environ['PMI_RANK'] == '1':\n  {ends}\n"
+    "from tinygrad import distributed\ndistributed.initialize()\nprint('through')\n"
+  )
+  code, out, err = (run_in if starter == "mpiexec" else launched)(3, tmp_path / "early.py")
+  assert code and "through" not in out and ("no_such_module" in err) == ("import" in ends), out + err
+  said = r"LostProcessError: a process has ended before it called initialize\(\): of this host's 3, one of \[1\]"
+  assert re.search(said, err), err
 
 
 def test_who_waits_in_native_code_is_ended_too():

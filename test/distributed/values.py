@@ -13,6 +13,7 @@ distributed.initialize(int(sys.argv[1]) // COUNT)
 RANK = distributed.process_index()
 DEVICES = tuple(f"CPU:{i}" for i in range(int(sys.argv[1])))
 random = np.random.default_rng(0)
+mesh = Mesh(DEVICES, (2, len(DEVICES) // 2), ("dp", "tp"))
 
 
 def show(name, *tensors):
@@ -35,7 +36,7 @@ show("softmax", x.shard(DEVICES, 1).softmax(1), x.shard(DEVICES, 0).softmax(0))
 show("half", x.half().shard(DEVICES, 1).sum(1), x.bfloat16().shard(DEVICES, 0).sum(0))
 show("moves", x.shard(DEVICES, 0).shard(DEVICES, 1), x.shard(DEVICES, 0).T.contiguous(), x.shard(DEVICES, 0)[::-1])
 show("sorted", x.shard(DEVICES, 0).sort(0)[0], x.shard(DEVICES, 1).cumsum(1))
-mesh = Mesh(DEVICES, (2, len(DEVICES) // 2), ("dp", "tp"))
+show("grid", given(len(DEVICES), 3 << 13).shard(mesh, P(("dp", "tp"))).sum(0))
 h = given(6, 8).shard(mesh, P("dp", None)) @ given(8, 10).shard(mesh, P(None, "tp"))
 show("mesh", h, h @ given(10, 3).shard(mesh, P("tp", None)))
 show("one device", (x * 2).sum(0), (x.shard(DEVICES, 0) + 1).to("CPU:1") * 3)

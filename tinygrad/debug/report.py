@@ -1,5 +1,6 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
+import functools
 import math
 import os
 import textwrap
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import (
+  Device,
   Mesh,
   PlacedLine,
   Placement,
@@ -23,7 +25,7 @@ from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
 from tinygrad.helpers import STRATEGY, LazyModule, atomic_write, html_table, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.index_maps import is_remap, template_of
-from tinygrad.sharding.localize import COMPLETE, drop_hints, run_passes
+from tinygrad.sharding.localize import COMPLETE, drop_hints, localize, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
@@ -31,9 +33,12 @@ from tinygrad.sharding.place import placed
 from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 if TYPE_CHECKING:
+  from tinygrad.runtime import peer_reads
+  from tinygrad.schedule import schedule as scheduling
   from tinygrad.viz import page, trace
 else:
-  page, trace = map(LazyModule, ("tinygrad.viz.page", "tinygrad.viz.trace"))
+  of = "runtime.peer_reads", "schedule.schedule", "viz.page", "viz.trace"
+  peer_reads, scheduling, page, trace = (LazyModule(f"tinygrad.{name}") for name in of)
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -115,13 +120,22 @@ class Report(tuple[Row, ...]):
   def copied(self) -> float:
     return whole_number(sum(r.wire for r in self if r.kind == "copy"))
 
+  @functools.cached_property
+  def between_hosts(self) -> int:
+    """Of the devices of several hosts (docs/hosts.md) the bytes that all hosts together receive from others, where
+    kernels read them: by the kernels' indices, what several devices of a host read being received once."""
+    if Device.world is None:
+      return 0
+    return sum(map(peer_reads.bytes_brought, scheduling.create_schedule(localize(self.found[0])).items))
+
   def __str__(self) -> str:
     if not self:
       return "nothing moves"
     head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line; why"
     total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
     copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
-    return "\n".join([head, *map(str, self), total + copied])
+    far = f"  of all devices' bytes {size_to_str(self.between_hosts)} between hosts" if self.between_hosts else ""
+    return "\n".join([head, *map(str, self), total + copied + far])
 
   __repr__ = __str__
 

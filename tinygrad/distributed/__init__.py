@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
+from tinygrad.distributed.siblings import wait_for_siblings
 from tinygrad.helpers import LazyModule, getenv
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def initialize(devices: int | None = None) -> None:
   devices of its own.
 
   Raises: DeviceError where devices are in use already; DistributedError where MPI is missing, or sees other processes
-  than the starter; ValueError for no devices.
+  than the starter; LostProcessError where one has ended before it came here; ValueError for no devices.
   """
   devices = getenv("TINYGRAD_DEVICES", 1) if devices is None else devices
   if devices < 1:
@@ -56,6 +57,7 @@ def _mpi() -> Any:
   started = {name: os.environ[name] for name in STARTED_BY if name in os.environ}
   if not started:
     return None
+  wait_for_siblings()
   try:
     mpi: Any = importlib.import_module("mpi4py.MPI")
   except ImportError as e:

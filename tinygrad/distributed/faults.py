@@ -1,6 +1,6 @@
 """What each process says of itself, in memory that the others see, and who watches it.
 
-A page holds: its state, how many exchanges it has been in, its line in the user's program, what has failed. A thread
+A page holds: its state, its line in the user's program, what has failed. A thread
 writes the line, several times a second, and looks at the others: one that is dead, stopped or has failed is told of by
 every other process, each in its own words, and ends it, even where it waits in native code that cannot raise.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinygrad.distributed.beats import SPEAKERS, Beats
 from tinygrad.helpers import source_line, user_frame
 
 RUNNING, ENDED, FAILED = range(3)
@@ -35,8 +36,8 @@ class Status:
   page: Any  # a writable buffer
   stopped_since: float = 0.0
 
-  def say(self, state: int, exchanges: int = 0) -> None:
-    struct.pack_into("<QQ", self.page, 0, state, exchanges)
+  def say(self, state: int) -> None:
+    struct.pack_into("<Q", self.page, 0, state)
 
   def write(self, at: int, text: str) -> None:
     data = text.encode()[: TEXT - 8]
@@ -96,11 +97,11 @@ def line_of(thread: int) -> str:
 
 
 class Watch(threading.Thread):
-  """The thread that writes this process's line and looks after the others."""
+  """The thread that writes this process's line and looks after the others; `beats`: of other hosts."""
 
-  def __init__(self, own: Status, others: list[Status]) -> None:
+  def __init__(self, own: Status, others: list[Status], beats: Beats | None) -> None:
     super().__init__(name="processes", daemon=True)
-    self.own, self.others = own, others
+    self.own, self.others, self.beats, self.far = own, others, beats, ""
     self.main = threading.main_thread().ident or 0
     self.over = threading.Event()
 
@@ -110,15 +111,41 @@ class Watch(threading.Thread):
       if self.own.state == RUNNING:
         with contextlib.suppress(RuntimeError):  # a file's lines are read anew just now
           self.own.write(LINE_AT, line_of(self.main))
-      faults = [fault for other in self.others if (fault := other.fault()) is not None]
+      faults = self.faults()
+      if self.beats is not None:
+        self.hear(self.beats)
       found, since = (faults[0], since or time.monotonic()) if faults else ("", 0.0)
       if faults and time.monotonic() - since > GRACE and self.own.state == RUNNING:
         self.end(found)
+    if self.beats is not None:
+      self.beats.end()
+
+  def hear(self, beats: Beats) -> None:
+    """Listens to other hosts, and tells them what is wrong in this one; all is well say its first two processes, one of
+    which may be busy where no other thread of its runs."""
+    self.far = self.far or beats.listen()
+    said, before = self.said, sum(other.fault() is None for other in self.others if other.rank < self.own.rank)
+    if said or (before < SPEAKERS and not self.faults()):  # MPI may crash on a message to a host that has ended
+      beats.say(said)
+
+  @property
+  def said(self) -> str:
+    """What is wrong here, for other hosts: nothing if that is only what they have said."""
+    own = self.own.fault() if not self.own.follows else None
+    first = [fault for other in self.others if not other.follows and (fault := other.fault())]
+    return own or next(iter(first), "")
+
+  def faults(self) -> list[str]:
+    """What is wrong elsewhere; first that to which no other fault has led."""
+    near = sorted((other.follows, fault) for other in self.others if (fault := other.fault()) is not None)
+    return [*([self.far] if self.far else []), *(fault for _, fault in near)]
 
   def end(self, fault: str) -> None:
     """The main thread waits where nothing can be raised, or is at work that nobody needs any more."""
     self.own.write(FAULT_AT, f"LostProcessError: {fault}")
     self.own.say(FAILED)
     print(f"LostProcessError: process {self.own.rank} ends{self.own.where}: {fault}", file=sys.stderr, flush=True)
+    if self.beats is not None:
+      self.beats.say_last(self.said)
     time.sleep(BEAT * 2)  # others see it
     os._exit(1)

@@ -18,25 +18,33 @@ from typing import Any
 
 from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, refuse
 from tinygrad.distributed.arena import COUNTERS, Arena
+from tinygrad.distributed.beats import SILENCE, Beats
+from tinygrad.distributed.boxes import WORDS, Boxes
 from tinygrad.distributed.devices import SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
 from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
 from tinygrad.dtype import to_numpy_dtype
-from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_line
+from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_frame, user_line
 from tinygrad.runtime.peer_reads import PeerPart
 from tinygrad.runtime.transfer import addressed, as_bytes
 
-WORDS = 128  # of the message of an exchange: two of a fingerprint, whether anything changed, how many offsets, these
-HEAD = 4
-PATIENT = 200  # looks at a request before it sleeps in between
+HEAD = 3  # words of the message of an exchange before the offsets: two of a fingerprint, and what follows
+CHANGED, GARBAGE = 1, 2  # whether memory lies elsewhere than before; whether there may be much garbage
+PATIENT = 200  # looks before it sleeps in between
 LOOK = 0.1  # seconds between looks at the other processes
 FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
 SHOWN = 200  # letters of what a process does
-YOUNG, ALL = 32, 1024  # exchanges after which garbage of the youngest, and of all generations is collected
+ALL = 32  # collections of garbage of which one is of all generations
 TAGS = 1 << 15  # of messages: what every MPI has
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
+
+
+@functools.lru_cache(1024)
+def fingerprint(what: str) -> tuple[int, int]:
+  digest = hashlib.blake2b(what.encode(), digest_size=16).digest()
+  return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])
 
 
 class Processes:
@@ -52,12 +60,17 @@ class Processes:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
     self.per_process = devices
     gc.disable()  # `collect` does
-    self.exchanges = self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
+    self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
+    self.line: Any = None  # that the others have been told of
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self._map_memory()
-    self.send, self.got = (numpy.zeros(n, numpy.uint64) for n in (WORDS, (self.count, WORDS)))
+    near = [arena for arena in self.arenas if arena is not None]
+    pages = [memoryview(arena.map)[:COUNTERS] for arena in near]
+    everybody = len(near) == self.count
+    self.boxes = Boxes(self.index, pages, [arena.base for arena in near]) if everybody else None
     own, *others = sorted(self.statuses, key=lambda s: s.rank != self.index)
-    self.watch = Watch(own, others)
+    beats = Beats(mpi, self.comm, self.index, self.hosts) if len({*self.hosts}) > 1 else None
+    self.watch = Watch(own, others, beats)
     self.own, self.others = own, others
     own.say(RUNNING)
     self.comm.Barrier()
@@ -128,27 +141,29 @@ class Processes:
     sizes = [0] * self.count
     for _, rank, _ in parts:
       sizes[rank] += 1
-    message, room = self.send, WORDS - HEAD
-    message[:2] = numpy.frombuffer(hashlib.blake2b(what.encode(), digest_size=16).digest(), numpy.uint64)
-    message[2], message[3] = changed, len(mine)
-    inline = max(sizes) <= room
-    if inline:
-      message[HEAD : HEAD + len(mine)] = mine
-    self.gather(message, self.got, what)
-    if (self.got[:, :2] != message[:2]).any():
-      self.diverged(what)
-    self.collect()
-    if not parts or not self.got[:, 2].any():
+    inline = max(sizes) <= WORDS - HEAD
+    rows = self.meet(what, changed, mine if inline else ())
+    if not parts or not any(row[2] & CHANGED for row in rows):
       return []
-    offsets = [self.got[r, HEAD:].tolist() for r in range(self.count)] if inline else self._all(mine, sizes, what)
-    return self._learn(parts, offsets)
+    return self._learn(parts, [row[HEAD:] for row in rows] if inline else self._all(mine, sizes, what))
+
+  def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> Sequence[Any]:
+    """Everybody's message: fingerprint, flags, offsets."""
+    mark = fingerprint(what)
+    flags = changed * CHANGED + (gc.get_count()[0] > gc.get_threshold()[0]) * GARBAGE
+    rows = self.gather([*mark, flags, *offsets], what)
+    for row in rows:
+      if (row[0], row[1]) != mark:
+        self.diverged(what)
+    if any(row[2] & GARBAGE for row in rows):
+      self.collect()
+    return rows
 
   def collect(self) -> None:
-    """Collects garbage, from time to time: at the same places in every process, for what a garbage Tensor still has to
-    write is performed with what else is realized, and would be in some processes only."""
+    """Collects garbage when one process has much: at the same places in every process, for what a garbage Tensor still
+    has to write is performed with what else is realized, and would be in some processes only."""
     self.collected += 1
-    if self.collected % YOUNG == 0:
-      gc.collect(2 if self.collected % ALL == 0 else 1)
+    gc.collect(2 if self.collected % ALL == 0 else 1)
 
   def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
     owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
@@ -163,50 +178,69 @@ class Processes:
 
   def _all(self, mine: Sequence[int], sizes: Sequence[int], what: str) -> list[list[int]]:
     """Everybody's offsets, where one message is too short for them."""
-    most = max(sizes)
-    own, out = numpy.zeros(most, numpy.uint64), numpy.zeros((self.count, most), numpy.uint64)
+    own = numpy.zeros(max(sizes), numpy.uint64)
     own[: len(mine)] = mine
-    self.gather(own, out, what)
-    found: list[list[int]] = out.tolist()
-    return found
+    return self._gathered(own, what)
 
   def _learn(self, parts: Sequence[tuple[int, int, Any]], offsets: Sequence[Sequence[int]]) -> list[int]:
     moved: dict[int, None] = {}
     told = [iter(of_one) for of_one in offsets]
     for k, rank, handle in parts:
-      offset = int(next(told[rank]))
+      offset = next(told[rank])
       if rank != self.index and self.bases[rank] and handle.address != (address := self.bases[rank] + offset):
         handle.address, moved[k] = address, None
     return list(moved)
 
-  def gather(self, own: Any, out: Any, what: str) -> None:
-    self.exchanges += 1
-    self.own.write(LINE_AT, user_line())  # where it was last, should it come no further
-    self.wait(self.comm.Iallgather([own, self.mpi.BYTE], [out, self.mpi.BYTE]), what)
+  def gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
+    """The messages of all processes, of at most WORDS words."""
+    frame = user_frame()
+    if frame is not None and self.line != (line := (frame.f_code, frame.f_lineno)):
+      self.line = line
+      self.own.write(LINE_AT, user_line())  # where it was last, should it come no further
+    if self.boxes is None:
+      own = numpy.zeros(WORDS, numpy.uint64)
+      own[: len(message)] = message
+      return self._gathered(own, what)
+    self.boxes.put(message)
+    self.wait(self.boxes.come, what)
+    return self.boxes.messages()
 
-  def wait(self, request: Any, what: str) -> None:
-    """Until a request is done. Looks at the other processes meanwhile. Raises: LostProcessError."""
+  def _gathered(self, own: Any, what: str) -> list[list[int]]:
+    """The same by MPI."""
+    out = numpy.empty((self.count, own.size), numpy.uint64)
+    self.wait(self.comm.Iallgather([own, self.mpi.BYTE], [out, self.mpi.BYTE]).Test, what)
+    rows: list[list[int]] = out.tolist()
+    return rows
+
+  def wait(self, done: Callable[[], bool], what: str) -> None:
+    """Until it is done. Looks at the other processes meanwhile. Raises: LostProcessError."""
     looks, looked = 0, time.monotonic()
-    while not request.Test():
-      looks += 1
-      if looks < PATIENT:
-        os.sched_yield()
-        continue
-      time.sleep(min(looks - PATIENT, 100) * 1e-5)
-      if (now := time.monotonic()) - looked > LOOK:
-        looked = now
+    try:
+      while not done():
+        looks += 1
+        if looks < PATIENT:
+          os.sched_yield()
+          continue
+        time.sleep(min(looks - PATIENT, 100) * 1e-5)
+        if (now := time.monotonic()) - looked > LOOK:
+          looked = now
+          self.check(what)
+    except self.mpi.Exception as e:  # a connection that is lost; who is behind it may be known soon
+      while time.monotonic() - looked < SILENCE + LOOK:
         self.check(what)
+        time.sleep(LOOK)
+      raise LostProcessError(f"MPI reaches another process no more: {e}{self.waits(what)}") from e
 
   def check(self, what: str) -> None:
     """Raises: LostProcessError if another process is gone."""
-    faults = sorted((other.follows, fault) for other in self.others if (fault := other.fault()) is not None)
-    if faults:  # first those that no other has led to
-      waits = f"process {self.index} waits for it: {what[:SHOWN]}"
-      raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
+    if faults := self.watch.faults():
+      raise LostProcessError(f"{faults[0]}{self.waits(what)}")
+
+  def waits(self, what: str) -> str:
+    return f"\n    process {self.index} waits for it: {what[:SHOWN]}\n    in {user_line()}"
 
   def so_anywhere(self, so: bool) -> bool:
-    self.exchange("whether something is so anywhere", changed=so)
-    return bool(self.got[:, 2].any())
+    return any(row[2] & CHANGED for row in self.meet("whether something is so anywhere", so))
 
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
@@ -281,7 +315,7 @@ class Processes:
       else:
         requests.append(self.comm.Irecv(data, source, number % TAGS))
     for request in requests:
-      self.wait(request, what)
+      self.wait(request.Test, what)
 
   def bring(self, parts: Sequence[PeerPart]) -> None:
     what = f"parts of {len(parts)} devices of other hosts"
@@ -366,10 +400,13 @@ class Processes:
     if self.failed is None:
       self.own.say(ENDED)
       self.watch.over.set()
+      self.watch.join()  # it may be about to call MPI
       return
     sys.stdout.flush()
     sys.stderr.flush()
     last = time.monotonic() + FAREWELL
+    if self.watch.beats is not None:
+      self.watch.beats.say_last(self.watch.said)
     while time.monotonic() < last and any(s.state == RUNNING and s.fault() is None for s in self.others):
       time.sleep(0.05)
     time.sleep(LOOK)  # what they say is still on its way

@@ -150,6 +150,7 @@ class Captured:
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = prepare(self.work)
+    self.text = f"replay of {len(self.work)} kernels and copies: {', '.join({w.name: 0 for w in self.work})}"
     self.alone = self.stretches[0] if len(self.stretches) == 1 else None
     # those that have queued work whose arguments a replay would change
     self.queues = dict.fromkeys(b for s in self.stretches for b in s.backends if b.capabilities.cells)
@@ -218,8 +219,7 @@ class Captured:
     """Learns where inputs and results lie in other processes. What one of them still holds, others may not."""
     assert Device.world is not None
     buffers = [buffer_of(x) if type(x) is UOp else x for x in given]
-    what = f"replay of {len(self.work)} kernels and copies, {variables}: {', '.join({w.name: 0 for w in self.work})}"
-    if moved := Device.world.learn(what, buffers, changed):
+    if moved := Device.world.learn(f"{self.text}, {variables}", buffers, changed):
       self.given = [None if i in moved else x for i, x in enumerate(self.given)]
       self.renew(given, 0)
 

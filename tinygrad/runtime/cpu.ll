@@ -88,6 +88,46 @@ yield:
 exit:
   ret void
 }
+%arrive = type { ptr, i64, i64, i64 }
+define i64 @tg_arrive(ptr %args) {
+entry:
+  %a = load %arrive, ptr %args
+  %own = extractvalue %arrive %a, 0
+  %number = extractvalue %arrive %a, 1
+  %count = extractvalue %arrive %a, 2
+  %looks = extractvalue %arrive %a, 3
+  store atomic i64 %number, ptr %own release, align 8
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %there ]
+  %some = icmp ult i64 %i, %count
+  br i1 %some, label %other, label %exit
+other:
+  %at = add i64 %i, 4
+  %whosep = getelementptr ptr, ptr %args, i64 %at
+  %whose = load ptr, ptr %whosep
+  br label %look
+look:
+  %n = phi i64 [ 0, %other ], [ %n1, %pause ], [ %n1, %yield ]
+  %now = load atomic i64, ptr %whose acquire, align 8
+  %done = icmp uge i64 %now, %number
+  br i1 %done, label %there, label %late
+late:
+  %n1 = add i64 %n, 1
+  %over = icmp ugt i64 %n1, %looks
+  br i1 %over, label %exit, label %pause
+pause:
+  %long = icmp ugt i64 %n1, 100
+  br i1 %long, label %yield, label %look
+yield:
+  %r = call i32 @sched_yield()
+  br label %look
+there:
+  %i1 = add i64 %i, 1
+  br label %next
+exit:
+  ret i64 %i
+}
 define void @tg_stamp(ptr %time) {
   %r = call i32 @clock_gettime(i32 CLOCK, ptr %time)
   ret void

@@ -203,7 +203,9 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
-Runtime = collections.namedtuple("Runtime", "run push wait meet share stamp memory")
+# arrive({own, number, count, looks, counters...}) writes the number to this process's counter, and looks so many times
+# at each of the others': it returns how many have come as far, `count` of them if all have.
+Runtime = collections.namedtuple("Runtime", "run push wait meet share stamp arrive memory")
 
 
 @functools.cache
@@ -228,9 +230,15 @@ def _loading() -> Any:
 @functools.cache
 def _runtime() -> Runtime:
   programs = _loading().result()
-  run, push, wait, meet, share, stamp = [address for address, _ in programs]
+  run, push, wait, meet, share, stamp, arrive = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
-  return Runtime(one(run), three(push), three(wait), meet, share, stamp, programs)
+  come = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
+  return Runtime(one(run), three(push), three(wait), meet, share, stamp, come(arrive), programs)
+
+
+def arrive(words: int) -> int:
+  """Of the runtime, for processes that meet: the address of its words, and how many others have come."""
+  return int(_runtime().arrive(words))
 
 
 @functools.cache

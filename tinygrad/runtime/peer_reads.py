@@ -96,6 +96,18 @@ def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..
   return parts
 
 
+def bytes_brought(item: ScheduleItem) -> int:
+  """How many bytes that is for all groups of devices."""
+  if not isinstance(item.kernel, UOp) or len(groups := within_reach(item.devices)) == 1:
+    return 0
+  read = (elements_read(item.kernel, item.constants, tuple(g), len(item.devices)) for g in groups)
+  return sum(element_count(at) * itemsize for found in read for at, itemsize in found.values())
+
+
+def element_count(elements: Any) -> int:
+  return int(elements.stop - elements.start if isinstance(elements, slice) else elements.size)
+
+
 @functools.cache
 def elements_read(
   kernel: UOp, known: tuple[tuple[str, int], ...], group: tuple[int, ...], count: int

@@ -116,7 +116,7 @@ def arg_text(x: Any, add: Any) -> str:
   if isinstance(x, UOp):
     return f"%{add(x)}"
   if isinstance(x, Sharding):
-    return f"Sharding{placement_data(x)}"
+    return f"Sharding{x.home.shape}{placement_data(x)}"  # which devices are near, says the first mesh of them
   if isinstance(x, enum.Enum):
     return str(x)
   if isinstance(x, (tuple, list)):

@@ -14,7 +14,7 @@ from tinygrad.device import device_set
 from tinygrad.helpers import prod
 from tinygrad.numerics.dots import is_product_of_bytes
 from tinygrad.ops import Trait, having
-from tinygrad.schedule.homes import TRANSPARENT, layout
+from tinygrad.schedule.homes import TRANSPARENT, layout, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
@@ -189,7 +189,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:
-        stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if beneath(s, TRANSPARENT).op not in MEMORY}
+        stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if peel(beneath(s, TRANSPARENT)).op not in MEMORY}
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):

@@ -206,7 +206,7 @@ class Pull:
     assert self.collective is not None
     c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
-    source = next(s for s in source.down() if s in self.homes or s.op not in TRANSPARENT)
+    source = next(s for s in source.down() if s in self.homes or not (s.op in TRANSPARENT or keeps_order(s)))
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
     at = element_of(placement, c.result, u.arg[1], idx, self.new_range)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
@@ -97,7 +97,8 @@ class Rebinding:
         lineage += ((r,),) if e is None else e.lineage
       out = permuted(out, [[self.place(line, order) for order in self.orders] for line in lineage])
       conditions = (x for e in chosen.values() for x in (e.gate, e.guard))
-      yield now, registers_last(dict.fromkeys(out)), all_of(*dict.fromkeys(conditions))
+      turns = sorted(dict.fromkeys(out), key=lambda r: IN_REGISTERS.get(r.arg[1], 0))  # vectors, no loops in code, last
+      yield now, tuple(turns), all_of(*dict.fromkeys(conditions))
 
   # ---- nodes
 
@@ -174,11 +175,6 @@ def permuted(loops: list[UOp], places: Sequence[Sequence[int | None]]) -> list[U
     moved = iter(sorted((row for row in rows if row[1][i] is not None), key=lambda row: row[1][i] or 0))
     rows = [next(moved) if row[1][i] is not None else row for row in rows]
   return [r for r, _ in rows]
-
-
-def registers_last(loops: Iterable[UOp]) -> Loops:
-  """Loops before what is no loop in the code; vectors last."""
-  return tuple(sorted(loops, key=lambda r: IN_REGISTERS.get(r.arg[1], 0)))
 
 
 def all_of(*gates: UOp | None) -> UOp | None:
