@@ -60,7 +60,7 @@ def machine_code(ast: UOp, arch: str, folder: Path) -> Machine:
   path = folder / "k.cubin"
   path.write_bytes(cuda.compile_source(rendered.source, "k", arch))
   text = subprocess.run([nvdisasm(), "-c", path], capture_output=True, text=True, check=True).stdout
-  names = Counter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.]+)", text, re.M))
+  names = Counter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z0-9_.x]+)", text, re.M))
   spilled = sum(n for name, n in names.items() if name.startswith(("STL", "LDL")))
   static = re.search(r"scratch\[(\d+)\]", rendered.source)
   return Machine(names, spilled, rendered.launch.local or (int(static[1]) * 16 if static else 0))

@@ -35,7 +35,7 @@ def test_the_ptx_of_a_product_is_that_of_cores(kind, arch):
     code = ptx(matmul(1024, KINDS[kind]), arch)
   shape = "m16n8k8" if kind == "tf32" else "m16n8k16"
   if arch == "sm_90a" and kind != "tf32":
-    assert f"wgmma.mma_async.sync.aligned.m64n64k16.f32.{kind}.{kind}" in code and "fence.proxy.async" in code
+    assert f"wgmma.mma_async.sync.aligned.m64n128k16.f32.{kind}.{kind}" in code and "fence.proxy.async" in code
   else:
     assert f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32" in code
   assert "ld.local" not in code and "st.local" not in code

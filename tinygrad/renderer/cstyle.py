@@ -120,9 +120,8 @@ class CRenderer:
       self.one(u)
     d, params = self.d, self.params
     # a table may lead to what the kernel writes, and one thread reads what another has written
-    written, read = (
-      {u.src[0].src[0] for u in self.linear if u.op is op and u.src[0].src} for op in (Ops.STORE, Ops.LOAD)
-    )
+    written = {u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].src}
+    read = {u.src[0].src[0] for u in self.linear if u.op is Ops.LOAD and u.src[0].src}
     shared = {*params} if any(u.arg.peers for u in params) else written & read
     alone = {u: "" if u in shared else d.alone for u in params}
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) + alone[u] for u in params]
