@@ -228,7 +228,9 @@ def value_at(u, x, value):
   if u is x or u.op is Ops.CONST:
     return value if u is x else u.arg
   a, b = (value_at(s, x, value) for s in u.src)
-  return {Ops.AND: a & b, Ops.SHL: (a << b) & dots.WHOLE, Ops.SHR: a >> b}[u.op]
+  if u.op is Ops.AND:
+    return a & b
+  return (a << b) & dots.WHOLE if u.op is Ops.SHL else a >> b
 
 
 @pytest.mark.parametrize("kind", ["less", "six bits"])
