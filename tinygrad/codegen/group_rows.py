@@ -80,7 +80,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   if in_common([(s,) for s in stores]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
-    lanes = next((core.lanes for f in folds_of(stores) for core, _, _ in on_core(f, target)), SQUARE)
+    lanes = next((core.lanes for f in folds_of(stores) for core, _, _ in on_core(f, target) if not core.late), SQUARE)
     return Team(most, min(most, SQUARE * SQUARE // lanes), lanes)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side

@@ -113,7 +113,7 @@ def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp
   tiles = [(block[0] // i, block[1] // (warps // i)) for i in range(1, warps + 1) if warps % i == 0]
   whole = [t for t in tiles if prod(t) * warps == prod(block) and t[0] % core.m == t[1] % core.n == 0]
   depths = [d for d in range(core.k, min(size(k), DEPTH) + 1, core.k) if size(k) % d == 0]
-  if not whole or not depths or grid.get("lanes") != core.lanes or {m, n} != {*nest.parallel}:
+  if core.late or not whole or not depths or grid.get("lanes") != core.lanes or {m, n} != {*nest.parallel}:
     return None
   placed, nbytes = staged_operands(nest, a, pair, loops, block, depths[-1])
   if nest.taken + sum(nest.room.outside) + nbytes > nest.room.target.scratch:
