@@ -14,6 +14,7 @@ from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.check import check_linear
 from tinygrad.device import Device, Rendered
 from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.helpers import Context
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
@@ -257,13 +258,23 @@ def test_what_is_read_again_is_not_said_to_be_alone():
     assert re.findall(rf" {word} p(\d)", text) == ["1", "2"], text
 
 
+def sums(columns: int) -> str:
+  """Of rows, by a thread each."""
+  i, k = ranged(64, 0), ranged(columns, 1, AxisKind.REDUCE)
+  at = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (i, num(columns))), k))
+  with Context(NOOPT=1):
+    ast = kernel(64, i, fold(Ops.ADD, load(1, dtypes.float32, 64 * columns, at), k), i)
+    return cstyle.render(lower_kernel(ast, GRID), "sums", cstyle.CUDA).source
+
+
 def test_short_loops_with_none_within_are_written_out():
-  for of in KERNELS:
-    lines = source(of, cstyle.CUDA).splitlines()
+  short, long = sums(cstyle.UNROLLED), sums(cstyle.UNROLLED + 1)
+  assert "#pragma unroll" in short and "#pragma unroll" not in long
+  for text in (short, long, *(source(of, cstyle.CUDA) for of in KERNELS)):
+    lines = text.splitlines()
     for i, line in enumerate(lines):
       if (loop := re.match(r"( *)for \(.* < (\w+);", line)) is not None:
         end = next(k for k in range(i, len(lines)) if lines[k] == loop[1] + "}")
         outer = any("for (" in inside for inside in lines[i + 1 : end])
         short = loop[2].isdigit() and int(loop[2]) <= cstyle.UNROLLED and not outer
         assert (lines[i - 1].strip() == "#pragma unroll") == short, line
-  assert "#pragma unroll" in source("softmax", cstyle.CUDA)
