@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from codegen_kernels import dot, fold, loop, op, reduce, sink, store
 from sass import ARCHS, has, machine_code, needs_nvdisasm, needs_nvrtc, ptx
@@ -57,6 +59,23 @@ def test_a_product_runs_on_cores_with_wide_loads_and_no_spills(kind, arch, layou
   assert has(code, "LDGSTS", ".128") and not any(name.startswith(("STS", "LDG.")) for name in code.names)
   assert not has(code, "FFMA") and code.local == 0
   assert 48 << 10 < code.shared <= 227 << 9  # two groups on a multiprocessor
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("shift", [2, 4])
+def test_bytes_are_shifted_before_they_are_multiplied(shift, arch):
+  """The compiler sums four products of bytes by one instruction, and has lost the shift: each is to be there."""
+  i, k = loop(64, 0), reduce(4, 1)
+  x, y = (dtypes.uint8, 1, (i, 4)), (dtypes.int8, 2, (i, 4))
+  loads = []
+  for kind, slot, row in (x, y):
+    param = UOp.new(Ops.PARAM, kind, (), ParamArg(slot, 256))
+    loads.append(UOp.new(Ops.LOAD, kind, (UOp.new(Ops.INDEX, kind, (param, dot(row, (k, 1)))),)))
+  high = op(Ops.AND, op(Ops.SHR, loads[0], UOp.const(dtypes.uint8, shift)), UOp.const(dtypes.uint8, 15))
+  wide = [UOp.new(Ops.CAST, dtypes.int32, (v,)) for v in (high, loads[1])]
+  code = ptx(sink(store(i, fold(Ops.ADD, op(Ops.MUL, *wide), k), i, size=64)), arch)
+  assert len(re.findall(r"shr\.u32\s+%\w+, %\w+, %?\w+;", code)) == 4
 
 
 @needs_nvdisasm

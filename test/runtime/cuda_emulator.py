@@ -228,6 +228,7 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
     body = re.sub(r'asm volatile\("fence.proxy.async.*', "", body)
+    body = re.sub(r'asm\("shr\.[us]32.*', "y = x >> n; return y;", body)
     body = re.sub(r"extern __shared__ __align__\(1024\) uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     meets = "__syncthreads" in body or "__shfl" in body  # or else one thread after the other

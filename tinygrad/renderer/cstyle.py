@@ -67,6 +67,7 @@ class Dialect:
   commit: str = ""  # of copies that have been begun, these are a group
   arrived: str = ""  # waits until no more than {n} groups are under way
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
+  byte_shift: str = ""  # the function that shifts a byte to the right, where the operator does not do
   publish: str = ""  # before a barrier behind which cores read a group's memory
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
@@ -378,6 +379,8 @@ class CRenderer:
         return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
     if dtypes.is_bool(of) and op in _BOOLEAN:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
+    if op is Ops.SHR and dtype.itemsize == 1 and d.byte_shift and xs[1] != literal(0, dtype, d):
+      return f"{d.byte_shift}({xs[0]}, {xs[1]})"
     form = CARDS[op].render
     assert form is not None, op
     if op in _WRAPS and dtype in _UNSIGNED:
@@ -543,6 +546,13 @@ static __device__ inline unsigned short half_of_float(float x) {
 static __device__ inline unsigned short bfloat16_of_float(float x) {
   unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 }
+// CUDA 13.0 to 13.5 make a dp4a of four products of bytes, and of ((x >> 4) & 15) * y take x as it is
+static __device__ inline unsigned char shift_byte(unsigned char x, unsigned n) {
+  unsigned y; asm("shr.u32 %0, %1, %2;" : "=r"(y) : "r"((unsigned)x), "r"(n)); return y;
+}
+static __device__ inline signed char shift_byte(signed char x, unsigned n) {
+  int y; asm("shr.s32 %0, %1, %2;" : "=r"(y) : "r"((int)x), "r"(n)); return y;
+}
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
   pointer="{T}*", table="const unsigned long long*", shared="__shared__ __align__(1024)", local="{T}*",
@@ -550,7 +560,7 @@ static __device__ inline unsigned short bfloat16_of_float(float x) {
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
-  core=function_of, publish=PUBLISH, shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
+  core=function_of, publish=PUBLISH, byte_shift="shift_byte", shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
   copies=COPY, commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
   given="  extern __shared__ __align__(1024) uint4 scratch[];",
