@@ -4,7 +4,7 @@ Each section is a process of its own, which prints a line of JSON for each resul
 time is stopped, and said to be. At the end there is one table.
 
   --device CUDA      the kind of device (CL runs wherever Intel's driver or PoCL does)
-  --section NAME     one of them, or several: products rows attention gradients models copies tests laws
+  --section NAME     one of them, or several: products rows attention gradients models copies tests formats laws
   --quick            small sizes and few tests: whether the command works, not how fast the device is
   --torch PYTHON     an interpreter that has PyTorch with CUDA, whose times stand beside (default: this one)
   --compile-only     compiles all kernels for --arch into CACHEDIR, and judges them by a model; needs no GPU
@@ -182,6 +182,11 @@ def op_table(given: Any) -> Iterator[Row]:
   return tests("test/ops/test_op_table.py", "softmax" if given.quick else "", {}, given)
 
 
+def formats(given: Any) -> Iterator[Row]:
+  """Products with quantised weights, whose sums are exact."""
+  return tests("test/nn/test_block_formats.py", "rounded_products_are and Q4_1" if given.quick else "", {}, given)
+
+
 def laws(given: Any) -> Iterator[Row]:
   """On nine devices, as the laws' largest meshes have."""
   several = {f"{kind}_VIRTUAL": "9" for kind in ("CUDA", "METAL", "CL")}
@@ -192,6 +197,7 @@ SECTIONS: dict[str, Callable[[Any], Iterator[Row]]] = {
   "copies": host_copies,
   **{s: functools.partial(timed, s) for s in ("products", "rows", "attention", "gradients", "models")},
   "tests": op_table,
+  "formats": formats,
   "laws": laws,
 }
 
