@@ -269,7 +269,7 @@ def compare_blocks(path: Path, form: str, found: Arrays) -> None:
     if t.type.name in BLOCKS:
       raw = np.frombuffer(g.data, np.uint8, t.nbytes, t.offset).reshape(*t.shape[:-1], -1)
       with np.errstate(all="ignore"):
-        want = gguf.quants.dequantize(raw, t.type)
+        want = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[t.type.name])
       if not np.array_equal(want.reshape(t.shape), found[name], equal_nan=True):
         raise Wrong(f"{form}: {name} ({t.type.name}) has other values than the gguf package's")
 

@@ -81,7 +81,7 @@ def test_other_values_than_the_gguf_packages_are_found(monkeypatch):
 
   def flipped(*fields):
     parts = form.decode(*fields)
-    return parts._replace(numbers=parts.numbers.flip(-1))
+    return parts._replace(numbers=lambda unpack: parts.numbers(unpack).flip(-1))
 
   wrong_form = replace(form, decode=flipped)
   monkeypatch.setitem(block_formats.FORMATS, "Q5_K", wrong_form)
