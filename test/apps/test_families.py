@@ -407,7 +407,7 @@ def test_folders_that_it_refuses(tmp_path: Path):
   index = folder / "model.safetensors.index.json"
   whole = json.loads(index.read_text())
   index.write_text(json.dumps({"weight_map": {"x": "../other.safetensors"}}))
-  refused("names a file outside the folder")
+  refused("names something else than files of the folder")
   index.write_text(json.dumps({"weight_map": {"x": "none.safetensors"}}))
   refused("none.safetensors: is missing")
   index.write_text(json.dumps({"weight_map": 5}))
