@@ -214,6 +214,14 @@ def open_streams() -> None:
       stream.reconfigure(errors="surrogateescape" if name == "stdin" else "replace")
 
 
+def leave_output() -> None:
+  """What cannot be written is not tried again when the program ends."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def main(argv: list[str] | None = None) -> int:
   """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
   parser = arguments()
@@ -234,14 +242,15 @@ def main(argv: list[str] | None = None) -> int:
     sampling_of(args)
     model, tokenizer = load_model(args)
     if args.explain:
-      print(model.explained())
+      print(model.explained(), flush=True)
       return 0
     engine = Engine(model, tokenizer, args.queue)
     status = run(args, engine)
+    sys.stdout.flush()
   except KeyboardInterrupt:
     status = 130
   except BrokenPipeError:  # whoever read the text has enough of it
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    leave_output()
     return 128 + signal.SIGPIPE
   except MemoryError as e:
     problem = (str(e) or "there is no memory left").splitlines()[0]
@@ -251,6 +260,7 @@ def main(argv: list[str] | None = None) -> int:
     # a line of this program says nothing to whoever runs it
     lines = [line for line in str(e).splitlines() if not line.startswith("    in ")]
     print("error:", "\n".join(lines), file=sys.stderr)
+    leave_output()
     return 2
   if engine is not None and engine.counts.read:
     print("\n".join(statistics(model, engine.counts)), file=sys.stderr)
