@@ -3,17 +3,14 @@ something to share out, and large all-reduces.
 
 A small all-reduce is one step: every device reads all n parts. A large one is two: each device reduces one block, the
 n-th part, then all read the n blocks; so each reads twice the payload, not n times. (Blocks are of one length, for else
-every index would have to be divided.) The parts are added in the order of the devices, the same in every run.
+every index would have to be divided.) Both add the parts in the order of the devices, so they give the same bits, on
+every device and in every run.
 """
 
-from dataclasses import replace
-from typing import Any
-
-from tinygrad.device import Partial, Sharding
+from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.schedule.peer_index import uncovered
 from tinygrad.uop import Collective, Ops, UOp
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
@@ -77,27 +74,24 @@ def scatter_in_parts(u: UOp) -> UOp | None:
 
 def in_two_steps(u: UOp) -> UOp | None:
   """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
-  devices is that for three.) By what x is cut does not matter, so it is left out of the placements.
+  devices is that for three.)
 
-  Over several axes of the first mesh of these devices, the two are within the last axis, whose devices are the nearest,
-  and between them the blocks, one n-th of the bytes, are all-reduced over the others."""
+  Both steps are within the groups of devices that differ in the sub-axes of x's partial sum only; by what others x is
+  cut does not matter to them, so it is left out of their placements.
+  """
   c: Collective = u.arg
-  x, a, whole = u.src[0], c.placements[0], c.result
-  if c.template.op is not Ops.HOLE or not isinstance(a, Sharding) or not isinstance(whole, Sharding) or whole.partial:
+  if c.template.op is not Ops.HOLE or not isinstance(c.result, Sharding):
     return None
-  if a.dims != whole.dims or a.home is not whole.home or not all(isinstance(n, int) for n in x.shape):
+  x, (a,) = u.src[0], c.placements
+  if not isinstance(a, Sharding) or c.result.partial or a.dims != c.result.dims:
+    return None
+  if a.mesh.devices != c.result.mesh.devices or not all(isinstance(n, int) for n in x.shape):
     return None
   sub_axes = tuple(d for o in a.partial for d in o.sub_axes)
-  near, size = a.home.sub_axis(a.home.axes_of(sub_axes)[-1]), int(prod(x.shape))
-  few = prod(d.size for d in sub_axes) == 2 or size * x.dtype.itemsize < MANY_BYTES
-  if few or size % near.size or len({o.op for o in a.partial}) != 1:
+  n, size = prod(d.size for d in sub_axes), prod(x.shape)
+  if len({o.op for o in a.partial}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < MANY_BYTES:
     return None
-  far = tuple(replace(o, sub_axes=rest) for o in a.partial if (rest := tuple(uncovered(o.sub_axes, (near,)))))
-
-  def step(x: UOp, kind: str, n: int, *places: tuple[tuple[Any, ...], tuple[Partial, ...]]) -> UOp:
-    hole, (before, after) = UOp.new(Ops.HOLE, x.dtype, (), (0, (n,))), (Sharding.of(a.home, *at) for at in places)
-    return UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective(kind, hole, (before,), after))
-
-  x = step(x, "reduce_scatter", size, ((), a.partial), (((near,),), far))
-  x = step(x, "all_reduce", size // near.size, ((), far), ((), ())) if far else x
-  return step(x, "all_gather", size, (((near,),), ()), ((), ())).reshape(u.shape)
+  hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
+  unreduced, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.partial), ((sub_axes,), ()), ((), ())))
+  blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (unreduced,), cut))
+  return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)
