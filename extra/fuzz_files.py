@@ -24,7 +24,7 @@ import tempfile
 import time
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -302,27 +302,38 @@ def fuzz(
     signal.signal(signal.SIGALRM, before)
 
 
-def main(argv: list[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+  """What the fuzzers' commands have in common."""
+  parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--seconds", type=float, default=60)
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--count", type=int)
   parser.add_argument("--keep-on", action="store_true", help="tell every seed that is wrong, not the first only")
-  parser.add_argument("--verbose", action="store_true", help="print each seed before its file is read")
-  args = parser.parse_args(argv)
-  end = time.monotonic() + args.seconds
+  return parser
 
-  def seeds() -> Iterator[int]:
-    seed = args.seed
-    while time.monotonic() < end and (args.count is None or seed < args.seed + args.count):
-      yield seed
-      seed += 1
 
-  done, wrong, kinds = fuzz(seeds(), args.verbose, args.keep_on)
+def seeds_of(args: argparse.Namespace) -> Iterator[int]:
+  """As many as are asked for, and as there is time for."""
+  end, seed = time.monotonic() + args.seconds, args.seed
+  while time.monotonic() < end and (args.count is None or seed < args.seed + args.count):
+    yield seed
+    seed += 1
+
+
+def told(wrong: Sequence[tuple[int, str]], summary: str) -> int:
+  """The exit status, when all has been said."""
   for seed, said in wrong:
     print(f"seed {seed}: {said}")
-  print(f"{done} files from seed {args.seed}: {kinds}, {len(wrong)} wrong")
+  print(f"{summary}, {len(wrong)} wrong")
   return 1 if wrong else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+  parser = parser_of(__doc__)
+  parser.add_argument("--verbose", action="store_true", help="print each seed before its file is read")
+  args = parser.parse_args(argv)
+  done, wrong, kinds = fuzz(seeds_of(args), args.verbose, args.keep_on)
+  return told(wrong, f"{done} files from seed {args.seed}: {kinds}")
 
 
 if __name__ == "__main__":

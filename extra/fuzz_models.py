@@ -8,14 +8,12 @@ be a typed error that names the file and a way out, or a model.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import random
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from extra.fuzz_files import WATCHED, Wrong, hangs
+from extra.fuzz_files import WATCHED, Wrong, hangs, parser_of, seeds_of, told
 from extra.write_gguf import write_gguf
 from tinygrad import Tensor
 from tinygrad.apps import AppError
@@ -240,25 +238,9 @@ def fuzz(seeds: Iterator[int], keep_on: bool = False) -> tuple[Counter[str], lis
 
 
 def main(argv: list[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--seconds", type=float, default=60)
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--count", type=int)
-  parser.add_argument("--keep-on", action="store_true", help="tell every seed that is wrong, not the first only")
-  a = parser.parse_args(argv)
-  end = time.monotonic() + a.seconds
-
-  def seeds() -> Iterator[int]:
-    seed = a.seed
-    while time.monotonic() < end and (a.count is None or seed < a.seed + a.count):
-      yield seed
-      seed += 1
-
-  ended, wrong = fuzz(seeds(), a.keep_on)
-  for seed, said in wrong:
-    print(f"seed {seed}: {said}")
-  print(f"{ended.total() + len(wrong)} models from seed {a.seed}: {dict(ended)}, {len(wrong)} wrong")
-  return 1 if wrong else 0
+  args = parser_of(__doc__).parse_args(argv)
+  ended, wrong = fuzz(seeds_of(args), args.keep_on)
+  return told(wrong, f"{ended.total() + len(wrong)} models from seed {args.seed}: {dict(ended)}")
 
 
 if __name__ == "__main__":

@@ -302,7 +302,7 @@ def test_blocks_that_are_still_read_are_not_filled():
   """With as many in use as of products that have come when they are begun, one is filled too early."""
   core = late_core(True, True)
   ast, arrays = of_layout(32, 16, 64 * 6, True, True)
-  hurried = tiles(replace(core, a=replace(core.a)), (32, 8), 3)
+  hurried = tiles(core, (32, 8), 3)
 
   class Hurried(NestSchedule):
     pipeline = lambda self, stages, reading=1: NestSchedule.pipeline(self, stages)  # noqa: E731

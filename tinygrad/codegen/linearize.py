@@ -20,7 +20,7 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
 from tinygrad.device import Target
-from tinygrad.device.cores import Core, SwizzledTile
+from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
@@ -487,7 +487,7 @@ class Linearizer:
     of_a, of_b = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
     src = list[UOp]()
     for value, loops in ((x, of_a), (y, of_b)):
-      if isinstance(core.a, SwizzledTile):  # where it lies
+      if core.late:  # where it lies
         memory, base, *_ = v.reach(value.src[0], here)
         src.append(v.place(value.dtype, 1, memory, base, 0, None))
         continue

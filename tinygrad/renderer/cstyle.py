@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Launch, Rendered
-from tinygrad.device.cores import Core, SwizzledTile
+from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
@@ -113,7 +113,7 @@ class CRenderer:
     self.turned, self.short = turned_range(linear), short_loops(linear)
     self.later = False  # whether something is copied while others compute
     self.cores: dict[Core, str] = {}  # their functions
-    self.tiles = any(u.op is Ops.MMA and isinstance(u.arg.a, SwizzledTile) for u in linear)
+    self.tiles = any(u.op is Ops.MMA and u.arg.late for u in linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> Rendered:
@@ -244,7 +244,7 @@ class CRenderer:
     assert self.d.core is not None, core
     self.cores[core] = self.d.core(core)
     self.declare(u, self.lanes(u.src[0]))
-    if isinstance(core.a, SwizzledTile):
+    if core.late:
       words = [f"&{x}" for s in u.src[1:] for x in self.names[s]]
     else:
       words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]

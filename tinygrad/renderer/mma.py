@@ -52,7 +52,7 @@ def wgmma(core: Core) -> str:
 
 
 def function_of(core: Core) -> str:
-  return wgmma(core) if isinstance(core.a, SwizzledTile) else mma_sync(core)
+  return wgmma(core) if core.late else mma_sync(core)
 
 
 def mma_sync(core: Core) -> str:

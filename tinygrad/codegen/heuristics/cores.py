@@ -58,7 +58,8 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
   if len(folds) != 1 or set(folds[0].ranges) != {*nest.parallel, *folds[0].over}:
     return None
   item, stores = folds[0], a.items[-1].accesses
-  for core, x, y in on_core(item.fold, nest.room.target) if item.fold is not None else ():
+  assert item.fold is not None
+  for core, x, y in on_core(item.fold, nest.room.target):
     if a.reducing & {x, y}:
       continue
     m, n = (longest([r for r in nest.parallel if r in a.deps[p] and r not in a.deps[q]]) for p, q in ((x, y), (y, x)))
@@ -67,7 +68,7 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
       continue
     if any(s.stored and s.strides.get(m) == 1 for s in stores):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
-    how = tiled_member if nest.grid else of_tiles if isinstance(core.a, SwizzledTile) else tiled_product
+    how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
     if (found := how(nest, a, core, (x, y), (m, n, k))) is not None:
       return found
   return None

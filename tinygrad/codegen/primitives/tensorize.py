@@ -64,9 +64,10 @@ def lies_as(tile: SwizzledTile, x: UOp, side: UOp, k: UOp) -> bool:
   def place(i: int, j: int) -> Affine:
     return affine(substitute_free(x.src[0].src[1], {side: index(i), k: index(j)}), {})
 
+  first = place(0, 0)
   powers = [(1 << i, 0) for i in range(extent.bit_length() - 1)] + [(0, 1 << j) for j in range(depth.bit_length() - 1)]
   return all(
-    place(*p) == place(0, 0).plus(Affine(tile.place(*p, depth))) for p in (*powers, (5, 13), (extent - 1, depth - 1))
+    place(*p) == first.plus(Affine(tile.place(*p, depth))) for p in (*powers, (5, 13), (extent - 1, depth - 1))
   )
 
 
