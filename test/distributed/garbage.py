@@ -1,5 +1,6 @@
-"""A Tensor in a cycle that still has to be computed, then random scripts, in several processes whose garbage collectors would
-come at other times: `garbage.py FIRST LAST`; with `--automatic` that of process 1 does, and process 0's never."""
+"""A Tensor in a cycle that still has to be computed, then random scripts, in several processes whose garbage
+collectors would come at other times: `garbage.py FIRST LAST`; with `--automatic` that of process 1 does, and process
+0's never."""
 
 import gc
 import os
