@@ -26,6 +26,7 @@ LEAVES = MEMORY | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
 ORDERING = having(Trait.VIEW, Trait.ONTO)
+ONE_TO_ONE = having(Trait.ONE_TO_ONE)
 INSTRUCTIONS_A_BYTE = 8  # that a vector processor runs while a byte comes from memory
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
@@ -75,6 +76,12 @@ def beneath(u: UOp, ops: Collection[Ops]) -> UOp:
   return next(v for v in u.down() if v.op not in ops)
 
 
+def narrowest(u: UOp) -> UOp:
+  """What to store for `u` to be read back: what was converted to a type of more bytes is converted again."""
+  narrow = beneath(u.src[0], ORDERING & ONE_TO_ONE) if u.op is Ops.CAST else u
+  return u if narrow.op in MOVES or narrow.dtype.itemsize >= u.dtype.itemsize else narrowest(narrow)
+
+
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
   """A communication that one kernel reads, each element once: that kernel may load from the peers itself."""
   if u.op is not Ops.COLLECTIVE or u.arg.template.op is not Ops.HOLE or {flags for _, _, flags in uses} != {0}:
@@ -100,7 +107,7 @@ def costs(
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
-      made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
+      made[u] = load(narrowest(x)) if grows(u) and not cheap(x, parts[0]) else parts[0]
       if u.op in GATED_OPS and parts[0] is not NOTHING:
         made[u] = made[u]._replace(ops=made[u].ops + 1)  # a select
     else:
@@ -116,7 +123,7 @@ def costs(
     if u in bits:
       made[u] = made[u]._replace(compared=True)
     shared = (made[u].reduces or u in bits) and readers.get(u, 0) > 1  # most likely stored for its several consumers
-    read[u] = load(u) if shared or u in stored else made[u]
+    read[u] = load(u if u in stored else narrowest(u)) if shared or u in stored else made[u]
   return made
 
 
@@ -193,7 +200,9 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
-      stored.add(u)
+      stored.add(narrow := narrowest(u))
+      if narrow is not u:
+        continue
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
     if (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS:
