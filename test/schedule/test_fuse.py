@@ -2,19 +2,21 @@
 devices.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from steps import TooManySteps, growth
 
 from tinygrad import Tensor, codegen, dtypes, nn
 from tinygrad.codegen import lower_kernel
-from tinygrad.device import Mesh, P
+from tinygrad.device import Mesh, P, cores
 from tinygrad.engine.compile import _plans, plan_of
 from tinygrad.engine.realize import realize
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import fuse
 from tinygrad.schedule.items import Temp, plan_memory
-from tinygrad.schedule.schedule import create_schedule
+from tinygrad.schedule.schedule import ANY_TARGET, create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
 
@@ -324,3 +326,37 @@ def halves_of_numpy(n):
   for _ in range(n):
     x = np.concatenate([x[:32], x[32:][::-1]])[::-1]
   return x
+
+
+def stored_of(tensors, target=ANY_TARGET):
+  """The values of more than one dim that get memory."""
+  sink = UOp.sink(*(UOp.buffer(t.shape, t.dtype, "NULL").assign(t.uop) for t in tensors))
+  return [u for u in fuse.choose(localize(sink), target) if sum(n > 1 for n in u.shape) > 1]
+
+
+def narrow_step(kind):
+  """A loss and its gradients: of every product in it the factors are of a narrow type, and what it comes back as."""
+  x, w1, w2 = empty(32, 64, dtype=kind), empty(64, 48, dtype=kind), empty(48, 16, dtype=kind)
+  loss = ((x @ w1).gelu() @ w2).cast(dtypes.float32).square().mean()
+  return loss, *loss.gradient(w1, w2)
+
+
+@pytest.mark.parametrize("kind", [dtypes.bfloat16, dtypes.float16])
+def test_what_was_converted_to_a_wider_type_is_stored_before(monkeypatch, kind):
+  assert {u.dtype for u in stored_of(narrow_step(kind))} == {kind}
+  monkeypatch.setattr(fuse, "narrowest", lambda u: u)
+  assert dtypes.float32 in {u.dtype for u in stored_of(narrow_step(kind))}
+
+
+def test_what_cores_multiply_lies_in_memory():
+  """They fetch it while they multiply, which they do not with what is computed on the way."""
+
+  def stored(kind, cores):
+    x, w = empty(64, 32, dtype=kind), empty(32, 48, dtype=kind)
+    return stored_of([(x * 2 + 1) @ w], replace(ANY_TARGET, cores=cores))
+
+  for kind in dtypes.bfloat16, dtypes.float16, dtypes.float32:
+    assert stored(kind, ()) == stored(kind, (cores.TF32,)) == []
+  (factor,) = stored(dtypes.bfloat16, (cores.BF16,))
+  assert factor.op is Ops.ADD and factor.dtype is dtypes.bfloat16
+  assert stored(dtypes.float16, (cores.BF16,)) == stored(dtypes.float32, (cores.BF16, cores.F16)) == []

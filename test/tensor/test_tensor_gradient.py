@@ -221,6 +221,24 @@ def test_what_is_not_reached_raises(f):
     (f(x) + y.exp()).sum().gradient(y, x)
 
 
+@pytest.mark.parametrize("kind,out", [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64")])
+def test_the_gradient_of_a_wider_product_is_rounded_to_its_factors_type(kind, out):
+  """As torch.mm(out_dtype=) does: products of the backward pass have factors of one type."""
+  rng = np.random.default_rng(0)
+  x, w = (Tensor(rng.normal(size=s).astype(np.float32)).cast(kind).realize() for s in ((8, 16), (16, 4)))
+  fine = Tensor(rng.normal(size=(8, 4))).cast(out).realize()
+  rounded = fine.cast(kind).cast(out)
+  assert (fine != rounded).all().item()
+  y = x.matmul(w, dtype=out)
+  dx, dw = y.gradient(x, w, gradient=fine)
+  wide_x, wide_w = x.cast(out), w.cast(out)
+  assert (dx == rounded.matmul(wide_w.T).cast(kind)).all().item()
+  assert (dw == wide_x.T.matmul(rounded).cast(kind)).all().item()
+  # of squares, whose factors are no outer product, it is as it comes
+  (g,) = wide_x.square().sum(1).gradient(x, gradient=fine[:, 0])
+  assert (g == (2 * wide_x * fine[:, :1]).cast(kind)).all().item()
+
+
 ERRORS = [
   (
     lambda x: (x * 2).backward(),

@@ -1,10 +1,10 @@
 """What several cards share: shape, dtype and factor rules."""
 
-from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop import NO_TRAIT, Factors, GradientRule, IndexMap, Ops, PartialRule, Trait, UOp, define, render_shape
+from tinygrad.uop.cards import FactorRule, ShapeRule, TypeRule, ValueRule
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -70,10 +70,10 @@ def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
 def define_leaf(
   op: Ops,
   *,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  dtype: Callable[[UOp], None],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
-  factors: Callable[[UOp], Factors] | None,
+  shape: ShapeRule,
+  dtype: TypeRule,
+  evaluate: ValueRule | None,
+  factors: FactorRule | None,
   render: str | None,
   traits: Trait,
 ) -> None:
@@ -84,14 +84,7 @@ def define_leaf(
   )  # fmt: skip
 
 
-def define_symbol(
-  op: Ops,
-  *,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  dtype: Callable[[UOp], None],
-  factors: Callable[[UOp], Factors] | None,
-  traits: Trait,
-) -> None:
+def define_symbol(op: Ops, *, shape: ShapeRule, dtype: TypeRule, factors: FactorRule | None, traits: Trait) -> None:
   """The card of a leaf that has no value of its own, and no text in an expression."""
   define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=factors, render=None, traits=traits)
 
@@ -99,10 +92,10 @@ def define_symbol(
 def define_movement(
   op: Ops,
   *,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
+  shape: ShapeRule,
+  evaluate: ValueRule,
   gradient: GradientRule,
-  factors: Callable[[UOp], Factors],
+  factors: FactorRule,
   partial: PartialRule,
   index_map: IndexMap | None,
   traits: Trait,
@@ -115,14 +108,12 @@ def define_movement(
   )  # fmt: skip
 
 
-def define_structure(
-  op: Ops, *, shape: Callable[[UOp], tuple[Any, ...]], dtype: Callable[[UOp], None], traits: Trait
-) -> None:
+def define_structure(op: Ops, *, shape: ShapeRule, dtype: TypeRule, traits: Trait) -> None:
   """The card of what holds a graph together, or stands in the local view, where placement is over: no value by itself,
   no derivative, no factors."""
   define_symbol(op, shape=shape, dtype=dtype, factors=None, traits=traits)
 
 
-def define_kernel_op(op: Ops, *, dtype: Callable[[UOp], None]) -> None:
+def define_kernel_op(op: Ops, *, dtype: TypeRule) -> None:
   """The card of an op inside kernels: a scalar or a vector, of which only the types are checked."""
   define_structure(op, shape=scalar_shape, dtype=dtype, traits=NO_TRAIT)

@@ -8,6 +8,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
 from tinygrad.uop import NO_TRAIT, GradientRule, Ops, PartialRule, Trait, UOp, define
+from tinygrad.uop.cards import TypeRule, ValueRule
 
 Grads = Sequence[UOp | None]
 
@@ -15,7 +16,7 @@ OF_BOOLS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND}  # what sum and product of bools 
 MIRROR = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}  # -max(x, y) = min(-x, -y)
 
 
-def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int, ...]], Any]:
+def _numpy(function: str | Callable[..., Any]) -> ValueRule:
   """`evaluate` by a function of the operands, or numpy's of that name, held in the result's dtype."""
 
   def evaluate(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
@@ -29,7 +30,7 @@ def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tupl
 def define_elementwise(
   op: Ops,
   *,
-  dtype: Callable[[UOp], None],
+  dtype: TypeRule,
   evaluate: str | Callable[..., Any],
   gradient: GradientRule,
   partial: PartialRule,
@@ -211,7 +212,7 @@ define_elementwise(
   Ops.POW, dtype=float_only, evaluate="power", gradient=gradient_pow, partial=PartialRule.REDUCE_FIRST,
   render="pow({0}, {1})", traits=Trait.FLOP, cost=64,
 )  # fmt: skip
-_OPERATORS: tuple[tuple[Ops, str | Callable[..., Any], str, Callable[[UOp], None], Trait], ...] = (
+_OPERATORS: tuple[tuple[Ops, str | Callable[..., Any], str, TypeRule, Trait], ...] = (
   (Ops.IDIV, _floordiv, "//", integer_only, Trait.DIVIDES | Trait.FLOP),
   (Ops.MOD, _mod, "%", integer_only, Trait.DIVIDES | Trait.FLOP),
   (Ops.AND, "bitwise_and", "&", integer_only, Trait.IDEMPOTENT | Trait.FLOP),

@@ -39,18 +39,28 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
-  """Sum: g to every element. Product: g times the product of the others. Max, min: g shared evenly by the elements that
-  attain it."""
+  """Sum: g to every element, of products in the type of their factors. Product: g times the product of the others. Max,
+  min: g shared evenly by the elements that attain it."""
   op, axes = u.arg
   x = u.src[0]
   if op is Ops.ADD:
-    return (g.expand(x.shape),)
+    return (g.cast(type_of_factors(x)).cast(g.dtype).expand(x.shape),)
   if op is Ops.MUL:
     others = product_of_others(x, lambda y, by: y.r(by, axes).expand(x.shape))
     return (g.expand(x.shape) * others,)
   attained = x.eq(u.expand(x.shape))
   count = attained.cast(g.dtype).r(Ops.ADD, axes)
   return (attained.where((g / count).expand(x.shape), 0.0),)
+
+
+def type_of_factors(x: UOp) -> DType:
+  """That of two values of fewer bytes, of which x is the outer product, a contraction's terms: its gradient, multiplied
+  by either, is to be as narrow (as that of a product which comes back in their type). Otherwise x's own."""
+  factors = [s.src[0] for s in x.src if x.op is Ops.MUL and s.op is Ops.EXPAND]
+  below = [next(v for v in s.down() if v.op is not Ops.RESHAPE and v.op is not Ops.PERMUTE) for s in factors]
+  kinds = [c.src[0].dtype if c.op is Ops.CAST else x.dtype for c in below]
+  same = len(kinds) == 2 and kinds[0] is kinds[1] and dtypes.is_float(kinds[0]) and kinds[0].itemsize < x.dtype.itemsize
+  return kinds[0] if same else x.dtype
 
 
 def product_of_others(x: UOp, total: Callable[[UOp, Ops], UOp]) -> UOp:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from tinygrad.device import device_set
+from tinygrad.device import Target, device_set
+from tinygrad.dtype import DType
 from tinygrad.helpers import prod
 from tinygrad.numerics.dots import is_product_of_bytes
 from tinygrad.ops import Trait, having
@@ -34,6 +35,7 @@ MANY_READS = 12  # with more distinct inputs a value is stored rather than count
 MANY_WAYS = 32  # in which one kernel may read a value: its expression holds it, and what is below it, as often
 GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
+Nodes = Collection[UOp]
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 
@@ -89,9 +91,7 @@ def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
   return len(uses) == 1 and device_set(u.arg.placements[0]) == device_set(u.arg.result)
 
 
-def costs(
-  nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, int], bits: Collection[UOp]
-) -> dict[UOp, Cost]:
+def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits: Nodes) -> dict[UOp, Cost]:
   """The cost of computing each value, given that those of `stored` below it are read back; `bits`: what is compared."""
   made: dict[UOp, Cost] = {}  # of computing the value
   read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
@@ -155,15 +155,16 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
 
 
-def choose(sink: UOp, few_rows: int | None = None) -> list[UOp]:
-  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. With
-  `few_rows`, what is added up in more rows needs memory of its own."""
+def choose(sink: UOp, target: Target, rows: bool = False) -> list[UOp]:
+  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. What the
+  target's cores multiply lies in memory; so does, unless kernels share `rows`, what is added up in more than a few."""
   nodes = sink.toposort()
-  scatters = () if few_rows is None else [u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > few_rows]
+  scatters = () if rows else [u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > target.few_rows]
   apart = set[UOp](scatters)
+  narrow = {core.operand for core in target.cores if core.operand.itemsize < core.result.itemsize}
   stored, bits = apart, compared(nodes)
   for _ in range(2):  # the second walk knows what the first one stored
-    stored = _walk(nodes, stored, bits, apart)
+    stored = _walk(nodes, stored, bits, apart, narrow)
   return [u for u in nodes if u in stored]
 
 
@@ -172,7 +173,7 @@ def computed_from(u: UOp) -> Sequence[UOp]:
   return u.src[:1] if u.op is Ops.WAIT else u.src
 
 
-def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], apart: Collection[UOp]) -> set[UOp]:
+def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow: Collection[DType]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in computed_from(u))
   cost = costs(nodes, before, readers, bits)
   uses: dict[UOp, set[Use]] = {}
@@ -199,10 +200,13 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
         stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if peel(beneath(s, TRANSPARENT)).op not in MEMORY}
       continue
     here = uses.get(u, set())
-    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
-      stored.add(narrow := narrowest(u))
-      if narrow is not u:
-        continue
+    if u not in stored and op not in MOVES:
+      kept = narrowest(u)
+      factor = kept is not u and kept.dtype in narrow and any(f & (MANY | INNER) == MANY | INNER for _, _, f in here)
+      if _wants_buffer(u, here, cost, readers) or (factor and cost[u].ops):
+        stored.add(kept)
+        if kept is not u:
+          continue
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
     if (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS:
@@ -226,7 +230,7 @@ def most_ways(uses: Collection[Use]) -> int:
   return max(Counter(kernel for kernel, _, _ in uses).values(), default=0) if len(uses) > MANY_WAYS else len(uses)
 
 
-def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> list[UOp]:
+def serves_only(u: UOp, inputs: Nodes, readers: Mapping[UOp, int]) -> list[UOp]:
   """Those of `inputs`, which `u` is computed from, that nothing else reads, neither they nor a value in between."""
   inside: dict[UOp, int] = {u: readers.get(u, 0)}  # how many readers each value has below u
   for x in reversed(u.toposort(lambda x: x not in inputs)):

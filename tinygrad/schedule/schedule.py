@@ -104,7 +104,7 @@ class _Builder:
 
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
-    self.slots.place(fuse.choose(self.sink, None if self.rows else self.target.few_rows))
+    self.slots.place(fuse.choose(self.sink, self.target, self.rows))
     self.shared = self.sets.shared(self.slots.homes)
     if self.shared:
       return None

@@ -108,6 +108,10 @@ class Element(NamedTuple):
 
 
 IndexMap = Callable[["UOp", "tuple[UOp, ...]"], Element]
+ShapeRule = Callable[["UOp"], tuple[Any, ...]]
+TypeRule = Callable[["UOp"], None]
+ValueRule = Callable[["UOp", list[Any], tuple[int, ...]], Any]
+FactorRule = Callable[["UOp"], Factors]
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
 
@@ -118,11 +122,11 @@ class Card:
   element takes, in simple instructions (a measure for choices, not a promise).
   """
 
-  shape: Callable[[UOp], tuple[Any, ...]]
-  dtype: Callable[[UOp], None]
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None
+  shape: ShapeRule
+  dtype: TypeRule
+  evaluate: ValueRule | None
   gradient: GradientRule | None
-  factors: Callable[[UOp], Factors] | None
+  factors: FactorRule | None
   partial: PartialRule
   render: str | None
   index_map: IndexMap | None
@@ -136,11 +140,11 @@ CARDS: dict[Ops, Card] = {}
 def define(
   op: Ops,
   *,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  dtype: Callable[[UOp], None],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
+  shape: ShapeRule,
+  dtype: TypeRule,
+  evaluate: ValueRule | None,
   gradient: GradientRule | None,
-  factors: Callable[[UOp], Factors] | None,
+  factors: FactorRule | None,
   partial: PartialRule,
   render: str | None,
   index_map: IndexMap | None,

@@ -213,7 +213,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   folds = reductions(a)
   outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
   main = max(folds, key=lambda i: i.work, default=None)
-  copies: dict[UOp, int] = {}
+  copies: Counts = {}
   lanes = 1
   outputs = int(prod(size(r) for r in outer))
   along = contiguous(a.items, outer) if outer else None
@@ -285,9 +285,7 @@ def reductions(a: Analysis) -> list[Item]:
   return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
 
 
-def staged(
-  nest: NestSchedule, items: Sequence[Item], a: Analysis, threads: Counts, copies: Counts, room: int
-) -> Stagings:
+def staged(nest: NestSchedule, items: list[Item], a: Analysis, threads: Counts, copies: Counts, room: int) -> Stagings:
   """What groups of these threads copy to local memory, by the loops of the reductions that use it."""
   out = Stagings()
   for own in dict.fromkeys(i.over for i in items):
@@ -343,9 +341,7 @@ def plan_member(nest: NestSchedule) -> Grid:
   return Grid(tuple(shared.items()), copies, lanes, True, rest, plans, stagings)
 
 
-def plan_of_fold(
-  i: Item, copies: Mapping[UOp, int], lanes: int, staged: Staging | None
-) -> tuple[tuple[UOp, ...], Tile]:
+def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) -> tuple[tuple[UOp, ...], Tile]:
   """The order of a reduction's loops, the lanes' last; and of which the last is unrolled."""
   if staged is not None:
     return i.over[: i.over.index(staged.cut) + 1], Tile()
@@ -366,17 +362,15 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
   return most if (most := neighbours(loads, r, most)) < size(r) else 1
 
 
-def columns_of(
-  main: Item, along: UOp | None, copies: Counts, outputs: int, target: Target
-) -> tuple[dict[UOp, int], int] | None:
+def columns_of(i: Item, along: UOp | None, copies: Counts, outputs: int, target: Target) -> tuple[Counts, int] | None:
   """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
   reads lines of memory, or less where there would be hardly as many groups as multiprocessors."""
-  length, kind = int(prod(map(size, main.over))), min((x.itemsize for x in main.accesses), default=VECTOR)
+  length, kind = int(prod(map(size, i.over))), min((x.itemsize for x in i.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
     return None
-  if not all(map(static, (along, *main.over))) or any(x.strides.get(along) != 1 for x in main.accesses):
+  if not all(map(static, (along, *i.over))) or any(x.strides.get(along) != 1 for x in i.accesses):
     return None
-  beside = neighbours(main.accesses, along, math.gcd(size(along), VECTOR // kind))
+  beside = neighbours(i.accesses, along, math.gcd(size(along), VECTOR // kind))
   workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
   while (piece := line * beside * kind) > SECTOR and workers // line < target.units * (1 + (piece > 2 * SECTOR)):
     line //= 2

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
+from tinygrad.schedule.schedule import ANY_TARGET
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.graph import Asked
 from tinygrad.uop import GroupOp, Ops, UOp
@@ -79,7 +80,7 @@ def fused_by_schedule(order: Sequence[UOp], views: Callable[[UOp], bool]) -> set
       return UOp.new(Ops.CONTIGUOUS, u.dtype, (in_memory(u, u.src[0]),), ("arrived", place[u]))
     return on_sources(u, src)
 
-  stored = set(fuse.choose(rebuild(order[-1], make, made)))
+  stored = set(fuse.choose(rebuild(order[-1], make, made), ANY_TARGET, rows=True))
   held = {next(v for v in x.down() if not views(v)) for kept, x in sent.items() if kept in stored}
   return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or made[u] not in stored)}
 
