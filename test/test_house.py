@@ -60,11 +60,13 @@ def long_functions(folder):
 
 
 def is_table(node):
-  """A display, displays joined, or a record: a call with three fields or more, all but the first of which are named."""
+  """A display, displays joined, or a record: a call with three fields or more, all but the first of which are named;
+  or a call that takes such a record."""
   if isinstance(node, ast.BinOp):
     return is_table(node.left) or is_table(node.right)
   if isinstance(node, ast.Call):
-    return len(node.args) <= 1 and len(node.keywords) >= 3
+    record = len(node.args) <= 1 and len(node.keywords) >= 3
+    return record or (not node.keywords and any(isinstance(x, ast.Call) and is_table(x) for x in node.args))
   return isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop import NO_TRAIT, Factors, GradientRule, IndexMap, Ops, PartialRule, Trait, UOp, define, render_shape
-from tinygrad.uop.cards import FactorRule, ShapeRule, TypeRule, ValueRule
+from tinygrad.uop.cards import Card, FactorRule, ShapeRule, TypeRule, ValueRule
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -78,10 +78,10 @@ def define_leaf(
   traits: Trait,
 ) -> None:
   """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
-  define(
-    op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
+  define(op, Card(
+    shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
     render=render, index_map=None, traits=traits, cost=0,
-  )  # fmt: skip
+  ))  # fmt: skip
 
 
 def define_symbol(op: Ops, *, shape: ShapeRule, dtype: TypeRule, factors: FactorRule | None, traits: Trait) -> None:
@@ -102,10 +102,10 @@ def define_movement(
 ) -> None:
   """The card of a movement op: elements of its sources at other indices, for which nothing is computed. `index_map`
   is None for one of several sources (CAT), which kernels choose among."""
-  define(
-    op, shape=shape, dtype=same_dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial,
+  define(op, Card(
+    shape=shape, dtype=same_dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial,
     render=None, index_map=index_map, traits=traits, cost=0,
-  )  # fmt: skip
+  ))  # fmt: skip
 
 
 def define_structure(op: Ops, *, shape: ShapeRule, dtype: TypeRule, traits: Trait) -> None:

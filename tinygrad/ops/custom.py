@@ -5,6 +5,7 @@ from typing import Any
 
 from tinygrad.ops.common import any_dtype
 from tinygrad.uop import NO_TRAIT, CustomOp, Factors, Ops, PartialRule, Trait, UOp, define, evaluate, holes_like
+from tinygrad.uop.cards import Card
 
 
 def made_of(u: UOp) -> UOp:
@@ -29,14 +30,14 @@ def nothing_cut(u: UOp) -> Factors:
   return Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ())
 
 
-define(
-  Ops.CUSTOM, shape=lambda u: u.arg[1].shape(u), dtype=check_custom,
+define(Ops.CUSTOM, Card(
+  shape=lambda u: u.arg[1].shape(u), dtype=check_custom,
   evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs), gradient=lambda g, u: u.arg[1].gradient(g, u),
   factors=lambda u: u.arg[1].factors(u), partial=PartialRule.REDUCE_FIRST, render=None, index_map=None,
   traits=Trait.REDUCES, cost=1,
-)  # fmt: skip
-define(
-  Ops.CALL, shape=lambda u: u.arg.graph.shape, dtype=any_dtype,
+))  # fmt: skip
+define(Ops.CALL, Card(
+  shape=lambda u: u.arg.graph.shape, dtype=any_dtype,
   evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs), gradient=None, factors=nothing_cut,
   partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=NO_TRAIT, cost=1,
-)  # fmt: skip
+))  # fmt: skip

@@ -8,7 +8,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
 from tinygrad.uop import NO_TRAIT, GradientRule, Ops, PartialRule, Trait, UOp, define
-from tinygrad.uop.cards import TypeRule, ValueRule
+from tinygrad.uop.cards import Card, TypeRule, ValueRule
 
 Grads = Sequence[UOp | None]
 
@@ -41,10 +41,10 @@ def define_elementwise(
   """The card of an elementwise op: sources and result have one shape, and each dim is a factor. `evaluate`: a
   function, or the name of one of numpy's."""
   value = _numpy(evaluate)
-  define(
-    op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=elementwise, partial=partial,
+  define(op, Card(
+    shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=elementwise, partial=partial,
     render=render, index_map=None, traits=traits, cost=cost,
-  )  # fmt: skip
+  ))  # fmt: skip
 
 
 def define_function(
@@ -136,11 +136,11 @@ def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape)
 
 
-define(
-  Ops.BITCAST, shape=same_shape, dtype=check_bitcast, evaluate=evaluate_bitcast, gradient=_no_gradient,
+define(Ops.BITCAST, Card(
+  shape=same_shape, dtype=check_bitcast, evaluate=evaluate_bitcast, gradient=_no_gradient,
   factors=elementwise, partial=PartialRule.REDUCE_FIRST, render="bitcast({0})", index_map=None, traits=Trait.CONVERTS,
   cost=1,
-)  # fmt: skip
+))  # fmt: skip
 
 # ---------------------------------------------------------------- binary
 

@@ -20,6 +20,7 @@ from tinygrad.ops.common import (
   scalar_shape,
 )
 from tinygrad.uop import NO_TRAIT, BufferArg, Collective, Factors, GradientRule, Ops, PartialRule, Trait, UOp, define
+from tinygrad.uop.cards import Card
 
 # ---------------------------------------------------------------- leaves
 
@@ -89,10 +90,10 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 def define_identity(op: Ops, *, gradient: GradientRule, partial: PartialRule, traits: Trait) -> None:
   """The card of an op whose value is its only source's."""
-  define(
-    op, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=gradient, factors=elementwise, partial=partial,
+  define(op, Card(
+    shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=gradient, factors=elementwise, partial=partial,
     render=None, index_map=None, traits=traits, cost=0,
-  )  # fmt: skip
+  ))  # fmt: skip
 
 
 define_identity(
@@ -116,19 +117,19 @@ def factors_first(u: UOp) -> Factors:
   return Factors((own_dims(u), *(((),) * s.ndim for s in u.src[1:])), own_dims(u), u.max_shape)
 
 
-define(
-  Ops.ASSIGN, shape=first_shape, dtype=check_assign, evaluate=lambda u, xs, shape: xs[1],
+define(Ops.ASSIGN, Card(
+  shape=first_shape, dtype=check_assign, evaluate=lambda u, xs, shape: xs[1],
   gradient=lambda g, u: (None, g), factors=elementwise, partial=PartialRule.REDUCE_FIRST, render=None, index_map=None,
   traits=Trait.EFFECT, cost=0,
-)  # fmt: skip
+))  # fmt: skip
 for _op, _gradient, _traits in (
   (Ops.AFTER, lambda g, u: (None,) * len(u.src), Trait.EFFECT),
   (Ops.WAIT, lambda g, u: (g, *(None,) * (len(u.src) - 1)), Trait.VIEW),
 ):
-  define(
-    _op, shape=first_shape, dtype=keeps_dtype, evaluate=identity, gradient=_gradient, factors=factors_first,
+  define(_op, Card(
+    shape=first_shape, dtype=keeps_dtype, evaluate=identity, gradient=_gradient, factors=factors_first,
     partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=Trait.IDENTITY | _traits, cost=0,
-  )  # fmt: skip
+  ))  # fmt: skip
 define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)
 
 

@@ -9,6 +9,7 @@ from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import own_dims, same_dtype
 from tinygrad.uop import Factors, Ops, PartialRule, Trait, UOp, define, render_shape
+from tinygrad.uop.cards import Card
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -85,10 +86,10 @@ def factors_reduce(u: UOp) -> Factors:
   return Factors((src,), out, u.src[0].max_shape, contracted=frozenset(axes))
 
 
-define(
-  Ops.REDUCE, shape=reduce_shape, dtype=same_dtype, evaluate=evaluate_reduce, gradient=gradient_reduce,
+define(Ops.REDUCE, Card(
+  shape=reduce_shape, dtype=same_dtype, evaluate=evaluate_reduce, gradient=gradient_reduce,
   factors=factors_reduce, partial=PartialRule.REDUCE_SAME, render=None, index_map=None, traits=Trait.REDUCES, cost=1,
-)  # fmt: skip
+))  # fmt: skip
 
 # ---------------------------------------------------------------- GATHER
 
@@ -134,10 +135,10 @@ def factors_gather(u: UOp) -> Factors:
   return Factors((own, at), (*at, *own[batch + 1 :]), sizes, contracted=frozenset((batch,)))
 
 
-define(
-  Ops.GATHER, shape=gather_shape, dtype=check_gather, evaluate=evaluate_gather, gradient=gradient_gather,
+define(Ops.GATHER, Card(
+  shape=gather_shape, dtype=check_gather, evaluate=evaluate_gather, gradient=gradient_gather,
   factors=factors_gather, partial=PartialRule.KEEP, render=None, index_map=None, traits=Trait.PAIRED, cost=0,
-)  # fmt: skip
+))  # fmt: skip
 
 # ---------------------------------------------------------------- SCATTER
 
@@ -203,7 +204,7 @@ def factors_scatter(u: UOp) -> Factors:
   return Factors((own[: index.ndim], own), out, sizes, blocked=frozenset((rows,)), contracted=summed)
 
 
-define(
-  Ops.SCATTER, shape=scatter_shape, dtype=check_scatter, evaluate=evaluate_scatter, gradient=gradient_scatter,
+define(Ops.SCATTER, Card(
+  shape=scatter_shape, dtype=check_scatter, evaluate=evaluate_scatter, gradient=gradient_scatter,
   factors=factors_scatter, partial=PartialRule.SCATTER, render=None, index_map=None, traits=Trait.REDUCES, cost=1,
-)  # fmt: skip
+))  # fmt: skip

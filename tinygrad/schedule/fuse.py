@@ -200,18 +200,14 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
         stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if peel(beneath(s, TRANSPARENT)).op not in MEMORY}
       continue
     here = uses.get(u, set())
-    if u not in stored and op not in MOVES:
-      kept = narrowest(u)
-      factor = kept is not u and kept.dtype in narrow and any(f & (MANY | INNER) == MANY | INNER for _, _, f in here)
-      if _wants_buffer(u, here, cost, readers) or (factor and cost[u].ops):
-        stored.add(kept)
-        if kept is not u:
-          continue
+    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers, narrow):
+      stored.add(kept := narrowest(u))
+      if kept is not u:
+        continue
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
-    if (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS:
-      stored.add(u)
-    if op is Ops.PAD and any(loops[chain] >= GATED_READS * elements(u) for _, chain, _ in here):
+    crowded = (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS
+    if crowded or (op is Ops.PAD and any(loops[chain] >= GATED_READS * elements(u) for _, chain, _ in here)):
       stored.add(u)
     if u in stored:
       here = {(u, 0, 0)}
@@ -239,8 +235,12 @@ def serves_only(u: UOp, inputs: Nodes, readers: Mapping[UOp, int]) -> list[UOp]:
   return [x for x in inputs if inside.get(x) == readers.get(x)]
 
 
-def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int]) -> bool:
-  c = cost[u]
+def _wants_buffer(
+  u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int], narrow: Collection[DType]
+) -> bool:
+  c, kept = cost[u], narrowest(u)
+  if c.ops and kept is not u and kept.dtype in narrow and any(f & MANY and f & INNER for _, _, f in uses):
+    return True
   if c.reduces:
     return len(uses) > 1 or any(f for _, _, f in uses)
   if any(f & MANY for _, _, f in uses):

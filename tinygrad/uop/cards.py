@@ -137,27 +137,11 @@ class Card:
 CARDS: dict[Ops, Card] = {}
 
 
-def define(
-  op: Ops,
-  *,
-  shape: ShapeRule,
-  dtype: TypeRule,
-  evaluate: ValueRule | None,
-  gradient: GradientRule | None,
-  factors: FactorRule | None,
-  partial: PartialRule,
-  render: str | None,
-  index_map: IndexMap | None,
-  traits: Trait,
-  cost: int,
-) -> None:
-  """Registers the card of `op`. A field left out is a TypeError at import; a second card for an op a ValueError."""
+def define(op: Ops, card: Card) -> None:
+  """Registers the card of `op`, on which every field stands. A second card for an op is a ValueError."""
   if op in CARDS:
     raise ValueError(f"{op} has a card already")
-  CARDS[op] = Card(
-    shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render,
-    index_map=index_map, traits=traits, cost=cost,
-  )  # fmt: skip
+  CARDS[op] = card
 
 
 def having(*traits: Trait) -> frozenset[Ops]:
