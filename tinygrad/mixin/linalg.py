@@ -31,7 +31,8 @@ class Linalg(Random):
     """(.., m, k) · (.., k, n) -> (.., m, n); leading dims broadcast; a vector is a row on the left, a column on the
     right.
 
-    Types are promoted; half types accumulate in float32; `dtype` is that of the result. ValueError unless the k agree.
+    Types are promoted; half types accumulate in float32; `dtype` is that of the result, and where that is wider its
+    gradient is rounded to the operands' type before it is multiplied with them. ValueError unless the k agree.
     TypeError if `w` is no tensor.
     Shape: `(.., m, k), (.., k, n) -> (.., m, n) or (k), (.., k, n) -> (.., n) or (.., m, k), (k) -> (.., m) or (k), (k)
     -> ()`.
