@@ -24,6 +24,7 @@ SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
+Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class RowAccess:
   nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
-  """`stores`, over PARAMs numbered by the schedule's slots; all share the loops `rows`. A store of a reduction over
-  rows (`totals`) adds up what the blocks amount to: its memory is complete when all rows are done."""
+  """`stores`, over PARAMs whose slots are this group's own numbers; all share the loops `rows`. A store of a reduction
+  over rows (`totals`) adds up what the blocks amount to: its memory is complete when all rows are done."""
 
   stores: tuple[UOp, ...]
   rows: tuple[UOp, ...]
@@ -86,18 +87,20 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   return tuple(out)
 
 
-def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds, tiled: bool = False) -> Group | None:
+def single(ast: UOp, slots: Slots, ids: LoopIds, tiled: bool = False) -> Group | None:
   """The group of one kernel, over loops of its own; None if these cannot be shared."""
-  new = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
-  store = substitute(ast, new | ids.copies(ast)).src[0]
-  rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
-  return Group((store,), rows, accesses((store,)), tiled=tiled) if rows else None
+  rows = tuple(r for r in ast.src[0].src[2:] if r.src[0].op is Ops.CONST)
+  return elsewhere(Group(ast.src, rows, (), tiled=tiled), slots, ids) if rows else None
 
 
-def with_slot(group: Group, old: int, new: int) -> Group:
-  params = {u for s in group.stores for u in s.toposort() if u.op is Ops.PARAM and u.arg.slot == old}
-  stores = substitute(UOp.sink(*group.stores), {u: u.replace(arg=replace(u.arg, slot=new)) for u in params}).src
-  return replace(group, stores=stores, accesses=accesses(stores))
+def elsewhere(group: Group, slots: Slots, ids: LoopIds) -> Group:
+  """The same over other slots, and over loops of its own."""
+  sink = UOp.sink(*group.stores)
+  params = [u for u in sink.toposort() if u.op is Ops.PARAM]
+  loops = ids.copies(sink)
+  stores = substitute(sink, loops | {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in params}).src
+  rows, totals = tuple(loops[r] for r in group.rows), frozenset(slots[s] for s in group.totals)
+  return replace(group, stores=stores, rows=rows, totals=totals, accesses=accesses(stores))
 
 
 def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:

@@ -4,14 +4,16 @@ writes and the next reads is still in the cache, and what nobody else reads neve
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tinygrad.device import Target
+from tinygrad.helpers import dedup
 from tinygrad.numerics.streaming import streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, accesses, joined_groups, single, with_slot
+from tinygrad.schedule.row_groups import Group, accesses, elsewhere, joined_groups, single
 from tinygrad.schedule.row_memory import one_kernel
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
@@ -25,15 +27,72 @@ LOOK_BACK = 64  # groups that a kernel may join across others
 
 @dataclass(slots=True)
 class Place:
-  """What runs at one place of the new order: items, as a group if they can be one."""
+  """What runs at one place of the new order: items, as a group if they can be one, which calls `slots[i]` i."""
 
   members: list[ScheduleItem]
   group: Group | None
   written: set[int]
   touched: set[int]
+  slots: Sequence[int] = ()
 
   def commutes(self, written: set[int], touched: set[int]) -> bool:
     return self.written.isdisjoint(touched) and self.touched.isdisjoint(written)
+
+  def large(self, temps: Container[int]) -> set[int]:
+    """Those of its group's slots that hold much, which may be computed anew."""
+    found = self.group.accesses if self.group is not None else ()
+    return {slot for x in found if x.nbytes >= RECOMPUTE and (slot := self.slots[x.slot]) in temps}
+
+
+class Joins:
+  """Groups and their kernels, each made once: equal layers have the same, over other slots."""
+
+  def __init__(self, target: Target, tiled: frozenset[ScheduleItem]) -> None:
+    self.target, self.tiled, self.ids = target, tiled, LoopIds()
+    self.made: dict[tuple[object, ...], Any] = {}
+
+  def known(self, make: Callable[..., Any], *key: object) -> Any:
+    """What `make` makes of the key."""
+    if (make, *key) not in self.made:
+      self.made[make, *key] = make(*key)
+    return self.made[make, *key]
+
+  def single(self, ast: UOp, slots: Sequence[int], tiled: bool) -> Group | None:
+    return single(ast, slots, self.ids, tiled)
+
+  def joined(self, a: Group, b: Group, slots: Sequence[int]) -> Group | None:
+    return joined_groups(a, elsewhere(b, slots, self.ids), self.ids, self.target)
+
+  def place(self, item: ScheduleItem) -> Place:
+    """Of one item."""
+    here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after}, item.slots)
+    if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
+      here.group = self.known(self.single, item.kernel, numbers(item.slots, item.slots), item in self.tiled)
+    return here
+
+  def join(self, a: Place, b: Place) -> Place | None:
+    """The places `a` and then `b` in one, if their groups can be."""
+    if a.group is None or b.group is None or not (self.target.threads or a.touched & b.touched):
+      return None
+    slots = (*a.slots, *(s for s in dedup(b.slots) if s not in a.slots))
+    if (group := self.known(self.joined, a.group, b.group, numbers(slots, b.slots))) is None:
+      return None
+    return Place(a.members + b.members, group, a.written | b.written, a.touched | b.touched, slots)
+
+  def kernel(self, group: Group, own: Sequence[int]) -> tuple[UOp, tuple[int, ...], int, tuple[str, ...]] | None:
+    """The kernel of a group, its slots, how many of them are written, its variables. `own`: the memory that nobody
+    else reads. None where it was to stream and cannot."""
+    room = self.target.scratch // 2 if self.target.threads and not group.streams else WHATEVER
+    kernel, slots, writes = one_kernel(group, own, self.target, room)
+    if group.streams:
+      if (blocks := streamed(kernel)) is None:
+        return None
+      kernel = tidy(blocks)
+    return kernel, slots, writes, tuple(v.arg[0] for v in kernel.variables())
+
+
+def numbers(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
+  return tuple(map(slots.index, of))
 
 
 def tile_and_fuse(
@@ -41,49 +100,43 @@ def tile_and_fuse(
 ) -> list[ScheduleItem]:
   """The items, in an order as good, with those joined that share rows and that the target runs faster as one. `tiled`:
   items of which is known that they do not stream."""
-  out, ids = list[Place](), LoopIds()
+  out, joins = list[Place](), Joins(target, tiled)
   for item in items:
-    here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after})
-    if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
-      here.group = single(item.kernel, item.slots, ids, item in tiled)
-      out = with_place(out, here, ids, target)
-    else:
-      out.append(here)
-  if not target.threads:
-    compute_anew(out, temps, ids, target)
-  drop_unread(out, temps)
+    out = with_place(out, joins.place(item), joins)
+  if not target.threads and any(p.large(temps) for p in out):
+    compute_anew(out, temps, joins)
   users = Counter(s for place in out for s in place.touched)
-  made = [merged(p, [s for s in sorted(p.written) if s in temps and users[s] == 1], target) for p in out]
+  made = [merged(p, [s for s in p.written if s in temps and users[s] == 1], joins) for p in out]
   if wrong := {item for p, new in zip(out, made) if new is None for item in p.members}:
     return tile_and_fuse(items, temps, target, tiled | wrong)
   return [new for new in made if new is not None]
 
 
-def with_place(out: list[Place], here: Place, ids: LoopIds, target: Target) -> list[Place]:
+def with_place(out: list[Place], here: Place, joins: Joins) -> list[Place]:
   """`out` and `here`: joined with a place before it, if either can go where the other is, else at the end."""
   between: tuple[set[int], set[int]] = set(), set()  # written and touched by the places after the one looked at
-  for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1), -1):
+  for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1) if here.group is not None else len(out), -1):
     p = out[i]
     up, down = here.commutes(*between), p.commutes(*between)
     may = (up or down) and p.members[0].devices == here.members[0].devices and len(p.members) < MOST_MEMBERS
-    if may and p.group is not None and here.group is not None:
-      if (group := joined_groups(p.group, here.group, ids, target)) is not None:
-        both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
-        return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
+    if may and (both := joins.join(p, here)) is not None:
+      return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
     between[0].update(p.written)
     between[1].update(p.touched)
   return [*out, here]
 
 
-def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds, target: Target) -> None:
+def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins) -> None:
   """Large values that a group reads and an earlier one wrote are computed by the reader too, a few rows at a time,
   where that takes little memory: a backward pass does not keep what is quadratic in the length of a sequence."""
-  spare = max((s for p in out for s in p.touched), default=0)
+  spare, ids, target = max((s for p in out for s in p.touched), default=0), joins.ids, joins.target
+  for p in out:  # from here on groups have the schedule's slots
+    if p.group is not None:
+      p.group, p.slots = elsewhere(p.group, p.slots, ids), range(WHATEVER)
   for i, place in enumerate(out):
     tried: set[int] = set()
     while place.group is not None:
-      large = {x.slot for x in place.group.accesses if x.nbytes >= RECOMPUTE and x.slot in temps}
-      if (t := max(large - place.written - tried, default=None)) is None:
+      if (t := max(place.large(temps) - place.written - tried, default=None)) is None:
         break
       tried.add(t)
       k = next((k for k, p in enumerate(out[:i]) if t in p.written), None)
@@ -96,7 +149,7 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds, target:
       again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, ids)
       if again is None or nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
         continue
-      reader = with_slot(place.group, t, spare)
+      reader = elsewhere(place.group, {**{x: x for x in place.group.touched}, t: spare}, ids)
       # by the reader alone, or with a later group that can have it too
       for q in range(i, min(i + LOOK_BACK, len(out))):
         if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
@@ -112,9 +165,11 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds, target:
           temps[spare] = temps[t]
           if q != i:
             out[i] = Place([], None, set(), set())
-          place = out[q] = Place([*out[q].members, *place.members], group, group.written, group.touched)
+          members = [*out[q].members, *place.members]
+          place = out[q] = Place(members, group, group.written, group.touched, place.slots)
           break
   out[:] = [p for p in out if p.members]
+  drop_unread(out, temps)
 
 
 def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
@@ -135,17 +190,13 @@ def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
   out[:] = [p for p in out if p.group is None or p.group.stores]
 
 
-def merged(place: Place, own: Sequence[int], target: Target) -> ScheduleItem | None:
+def merged(place: Place, own: Sequence[int], joins: Joins) -> ScheduleItem | None:
   """The one item of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
   if place.group is None or len(place.members) == len(place.group.stores) == 1:
     return place.members[0]
-  room = target.scratch // 2 if target.threads and not place.group.streams else WHATEVER
-  whole, slots, writes = one_kernel(place.group, own, target, room)
-  kernel = whole
-  if place.group.streams:
-    if (blocks := streamed(whole)) is None:
-      return None
-    kernel = tidy(blocks)
-  variables = tuple(v.arg[0] for v in kernel.variables())
+  if (found := joins.known(joins.kernel, place.group, numbers(place.slots, sorted(own)))) is None:
+    return None
+  kernel, slots, writes, variables = found
   computes = tuple(dict.fromkeys(line for item in place.members for line in item.computes))
+  slots = tuple([place.slots[s] for s in slots])
   return ScheduleItem(kernel, slots, place.members[0].devices, variables, False, computes, writes)
