@@ -3,8 +3,7 @@ addresses, loads and stores.
 
 The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives
 each UPCAST range a number, and the memo is keyed by the part of the environment the value depends on. Values that
-depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one.
-"""
+depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one."""
 
 from __future__ import annotations
 

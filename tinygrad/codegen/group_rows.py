@@ -1,7 +1,6 @@
 """Kernels of several stores that share rows, on a grid: a group of threads has a few rows, and shares out each store in
 turn: rows among `threads`; what is within a row, columns or the steps of a reduction, among `lanes`. Memory that is a
-row's own (a PARAM whose slot is below 0) is the group's local memory.
-"""
+row's own (a PARAM whose slot is below 0) is the group's local memory."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ these. Nothing is decided here: the kinds of loops, their order and what is stag
 Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous
 where the offset is scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD;
 FOLD without ranges reduces the lanes of a vector; IDIV and MOD truncate, by what is never 0, and have arg True where
-both operands are known to be non-negative.
-"""
+both operands are known to be non-negative."""
 
 from __future__ import annotations
 

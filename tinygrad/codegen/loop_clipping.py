@@ -2,8 +2,7 @@
 nothing.
 
 A causal mask makes the scores beyond the diagonal -inf, their exponentials 0, and what is summed of them nothing: for a
-block of rows all loops over the keys may end where its last row does.
-"""
+block of rows all loops over the keys may end where its last row does."""
 
 from __future__ import annotations
 

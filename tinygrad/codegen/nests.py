@@ -1,8 +1,7 @@
 """A nest, stores that share their own loops, and how it is computed: a list of primitives.
 
 Loops have names: `i0`, `i1`, … the parallel ones, `k0`, … those of reductions, as they are met; a split of `x` makes
-`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data, which `NestSchedule.run` reads back.
-"""
+`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data, which `NestSchedule.run` reads back."""
 
 from __future__ import annotations
 

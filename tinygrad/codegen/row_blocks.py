@@ -1,7 +1,6 @@
 """Kernels of several stores that share rows: a loop over blocks of rows, and in it each store as a nest of its own.
 
-Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for the rows of a block.
-"""
+Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for the rows of a block."""
 
 from __future__ import annotations
 

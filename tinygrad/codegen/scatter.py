@@ -3,8 +3,7 @@ x, `out[row] += x`, rather than one for each x and place. Loops over what a row 
 of their own. Where that would not pay, or cannot be, each place compares its number with every row (`dense`).
 
 What is written is the memory of the sums, so these have to be all that the store stores, or that and what they are
-added to; other sums get memory of the row first (`with_row_memory`).
-"""
+added to; other sums get memory of the row first (`with_row_memory`)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The piece is chosen by a variable, so that one program serves all, as `_device_num` makes one serve all devices; what is
 emitted has fixed lengths. Pieces that do not divide the range overlap: elements computed twice get the same value
-twice. Of more pieces than threads, a thread that comes early or has less to do takes more.
-"""
+twice. Of more pieces than threads, a thread that comes early or has less to do takes more."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ LEAST = 1 << 13  # accesses and operations of a piece, one vector each
 def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   """A piece of the kernel for `threads` threads; the whole kernel where sharing would not pay, or not be correct.
 
-  The range that is cut saves the most work: what does not depend on it is done for every piece.
-  """
+  The range that is cut saves the most work: what does not depend on it is done for every piece."""
   if threads == 1:
     return ast
   stores, limits = parts_of(ast)

@@ -55,8 +55,7 @@ def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
 
 def factors_reshape(u: UOp) -> Factors:
   """Dims of both shapes split into their common factors, major to minor; where there is none, up to the next point at
-  which
-  the element counts agree, they are opaque (blocked)."""
+  which the element counts agree, they are opaque (blocked)."""
   primes: dict[UOp, int] = {}
   a, b = ([_stand_in(n, primes) for n in dims] for dims in (u.src[0].shape, u.arg))
   upper = {p: atom.vmax for atom, p in primes.items()}

@@ -1,6 +1,5 @@
 """Leaves, placement and effects. Leaves are constants, counters, buffers, variables, and the holes of a template; the
-others are the identity mathematically, and say where and when a value is held.
-"""
+others are the identity mathematically, and say where and when a value is held."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -126,8 +126,7 @@ def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 def factors_gather(u: UOp) -> Factors:
   """ "b.. n r.., b.. i.. -> b.. i.. r..": where the table's rows are cut, each device finds its own rows and the result
-  is partial by a (disjoint) sum.
-  """
+  is partial by a (disjoint) sum."""
   (table, index), batch = u.src, u.arg
   own = own_dims(table)
   at = (*own[:batch], *((table.ndim + i,) for i in range(index.ndim - batch)))

@@ -17,8 +17,7 @@ TRANSPARENT = having(Trait.IDENTITY)
 @dataclass(frozen=True, slots=True)
 class Home:
   """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic
-  dims); in a part of larger memory also where that begins, and how many elements the memory has.
-  """
+  dims); in a part of larger memory also where that begins, and how many elements the memory has."""
 
   slot: int
   shape: tuple[int, ...]

@@ -1,6 +1,5 @@
-"""The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined
-where memory is contiguous, numbered.
-"""
+"""The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined where
+memory is contiguous, numbered."""
 
 from collections.abc import Mapping
 
@@ -21,8 +20,7 @@ def tidy(sink: UOp) -> UOp:
 
 def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
   """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out
-  simplified.
-  """
+  simplified."""
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
@@ -40,9 +38,8 @@ def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping
 
 
 def split_ranges(sink: UOp) -> UOp:
-  """A range r that indices read as (r + x) // c and (r + x) % c becomes two, r1*c + r2, if the divisors form a chain
-  up to r's end: r1 is then outside of the division.
-  """
+  """A range r that indices read as (r + x) // c and (r + x) % c becomes two, r1*c + r2, if the divisors form a chain up
+  to r's end: r1 is then outside of the division."""
   divisors: dict[UOp, set[int]] = {}
   for u in sink.toposort():
     if u.op in DIVIDES and u.src[1].op is Ops.CONST:

@@ -2,8 +2,7 @@
 
 The result's index becomes ranges; every op below it turns the index of its result into the indices of its sources
 ("pull"), until loads are reached. Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT
-become selects whose loads carry the condition.
-"""
+become selects whose loads carry the condition."""
 
 from __future__ import annotations
 
@@ -40,9 +39,7 @@ Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which con
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is
-  written).
-  """
+  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is written)."""
 
   ast: UOp
   slots: tuple[int, ...]
@@ -201,8 +198,7 @@ class Pull:
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
-    devices that hold parts in a fixed order.
-    """
+    devices that hold parts in a fixed order."""
     assert self.collective is not None
     c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
@@ -231,9 +227,8 @@ STEPS |= {Ops.SCATTER: Pull.step_scatter}
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
-  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number
-  of devices.
-  """
+  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number of
+  devices."""
   if op is Ops.ADD and x.dtype in (dtypes.float16, dtypes.bfloat16):
     return converted(UOp.new(Ops.FOLD, dtypes.float32, (converted(x, dtypes.float32), *ranges), op), x.dtype)
   return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op)
@@ -296,8 +291,7 @@ def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) ->
 
 def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer
-  with a home).
-  """
+  with a home)."""
   pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, target.size)

@@ -66,9 +66,8 @@ def global_index(result: Sharding, shape: tuple[sint, ...], idx: Index) -> Index
 
 
 def valid_shape(u: UOp) -> tuple[sint, ...]:
-  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
-  valid part is.
-  """
+  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the valid
+  part is."""
   whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
   return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
 

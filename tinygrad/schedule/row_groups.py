@@ -3,8 +3,7 @@
 A *row* is one setting of the loops that the kernels share. Their loops are matched by the memory that they have in
 common: a loop over n elements at a distance of c in memory (its *digit* there) is the same loop in both, if every
 access to that memory keeps to the element's own digit. Softmax and normalisations so read their rows once, an
-optimizer's kernels run as one, and the scores of an attention exist for a few rows at a time only.
-"""
+optimizer's kernels run as one, and the scores of an attention exist for a few rows at a time only."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,6 +1,5 @@
 """A group as one kernel: memory that nobody else reads becomes a row's own, which never leaves the cache, and so do
-values of slow functions that several of its stores take.
-"""
+values of slow functions that several of its stores take."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -15,8 +15,7 @@ from tinygrad.uop import Ops, UOp
 class Slots:
   """`homes` of what is stored, and `temps`, the intermediate memory by slot; the buffers' slots are the first.
 
-  `nodes`: the graph, sources first; `where` each is computed.
-  """
+  `nodes`: the graph, sources first; `where` each is computed."""
 
   def __init__(self, nodes: Sequence[UOp], where: Mapping[UOp, Placement]) -> None:
     self.nodes, self.where = nodes, where

@@ -4,8 +4,7 @@ something to share out, and large all-reduces.
 A small all-reduce is one step: every device reads all n parts. A large one is two: each device reduces one block, the
 n-th part, then all read the n blocks; so each reads twice the payload, not n times. (Blocks are of one length, for else
 every index would have to be divided.) Both add the parts in the order of the devices, so they give the same bits, on
-every device and in every run.
-"""
+every device and in every run."""
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
@@ -77,8 +76,7 @@ def in_two_steps(u: UOp) -> UOp | None:
   devices is that for three.)
 
   Both steps are within the groups of devices that differ in the sub-axes of x's partial sum only; by what others x is
-  cut does not matter to them, so it is left out of their placements.
-  """
+  cut does not matter to them, so it is left out of their placements."""
   c: Collective = u.arg
   if c.template.op is not Ops.HOLE or not isinstance(c.result, Sharding):
     return None

@@ -1,7 +1,6 @@
 """Kernels that work on the same rows become one kernel, which runs them in turn for a few rows at a time: what one
 writes and the next reads is still in the cache, and what nobody else reads never leaves it. Which two can be one says
-`row_groups.py`; here is where in the order they run, and what is computed anew rather than kept.
-"""
+`row_groups.py`; here is where in the order they run, and what is computed anew rather than kept."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

@@ -2,8 +2,7 @@
 
 Where the values of y at the taps k differ by a factor that is the same at all places, as the products of a gradient
 with weights do, `z[i] = Σ_k y[i - k·dilation, k]` needs no y in memory: its other factor is padded, and read through
-windows.
-"""
+windows."""
 
 from collections.abc import Callable
 

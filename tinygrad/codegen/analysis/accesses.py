@@ -1,6 +1,5 @@
 """What every load and store of a nest does along every loop: its stride, or that it does not depend on it; how much
-work there is, and what that costs in vector instructions. Nothing here knows what a kernel computes.
-"""
+work there is, and what that costs in vector instructions. Nothing here knows what a kernel computes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """How a nest runs on a processor: vectors, a tile in registers, the order of the loops, operands in scratch memory.
 
 Costs are in vector instructions per element of work; nothing here knows what the kernel computes. An operand that does
-not depend on a loop is reused along it: by registers within a tile, by scratch memory across the loops inside.
-"""
+not depend on a loop is reused along it: by registers within a tile, by scratch memory across the loops inside."""
 
 from __future__ import annotations
 

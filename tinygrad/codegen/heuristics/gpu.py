@@ -3,8 +3,7 @@ reduction, and what a group copies to local memory.
 
 Lanes share reductions, and the parallel loops inside of which nothing is reduced (the columns of a softmax). What many
 threads of a group use (a contraction's operands) the group copies, a block of the reduction at a time. A thread whose
-share reaches beyond a loop's end reads the last element again and stores nothing, so that all reach every barrier.
-"""
+share reaches beyond a loop's end reads the last element again and stores nothing, so that all reach every barrier."""
 
 from __future__ import annotations
 
