@@ -15,6 +15,8 @@ from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics.dots import use_dots
 from tinygrad.schedule import row_groups, row_memory, split, tile_and_fuse
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 rng = np.random.default_rng(0)
@@ -451,3 +453,56 @@ def test_a_place_in_a_row_of_a_device_counts_back_from_the_devices_number():
   loss = (table[ids[:, :-1]] @ output.T).sparse_categorical_crossentropy(ids[:, 1:])
   loss.realize(*loss.gradient(table))
   assert abs(loss.item() - plain.item()) < 1e-4, "1.77 where it was 2.79"
+
+
+def scheduled(*values):
+  """The kernels that compute values in new memory, and where their memory is."""
+  sink = UOp.sink(*(UOp.buffer(t.shape, t.dtype, "CPU").assign(t.uop) for t in values))
+  return [(i.kernel, i.slots, i.writes) for i in create_schedule(localize(sink), True, Device["CPU"].target).items]
+
+
+def layers(n, width):
+  """Normalisations between products, n times over, with a residual: as in a model."""
+  x = y = Tensor.empty(24, width)
+  for _ in range(n):
+    w, v = Tensor.empty(width, width), Tensor.empty(width, width)
+    y = y + (y.layernorm() @ w).gelu() @ v + y.softmax()
+  return y, y.sum(0), x + 1
+
+
+def differences():
+  """Of softmaxes and other values, either way round."""
+  rows = [(Tensor.empty(24, 512).softmax().contiguous(), Tensor.empty(24, 512)) for _ in range(2)]
+  return rows[0][0] - rows[0][1], rows[1][1] - rows[1][0], rows[0][0] * 2, rows[1][0] * 2
+
+
+def test_equal_layers_are_joined_once(fresh):
+  """The fourth and later ones take no work, however they lie in memory."""
+  made, counts, join = [], [], tile_and_fuse.joined_groups
+  fresh.setattr(tile_and_fuse, "joined_groups", lambda *a: made.append(a) or join(*a))
+  for n in 4, 12:
+    made.clear()
+    scheduled(*layers(n, 512))
+    counts.append(len(made))
+  assert counts[0] == counts[1] > 10
+
+
+@pytest.mark.parametrize("graph", [lambda: layers(5, 48), lambda: layers(5, 512), differences])
+def test_what_is_joined_once_is_what_would_be_joined_each_time(fresh, graph):
+  values = graph()
+  once = scheduled(*values)
+  fresh.setattr(tile_and_fuse.Joins, "known", lambda self, make, *key: make(*key))
+  assert scheduled(*values) == once
+
+
+def test_whose_memory_is_whose_counts(fresh):
+  values, known = differences(), tile_and_fuse.Joins.known
+  once = scheduled(*values)
+
+  def whichever(self, make, *key):
+    if (make, *key[:2]) not in self.made:
+      self.made[make, *key[:2]] = known(self, make, *key)
+    return self.made[make, *key[:2]]
+
+  fresh.setattr(tile_and_fuse.Joins, "known", whichever)
+  assert scheduled(*values) != once
