@@ -66,7 +66,7 @@ class Joins:
     """Of one item."""
     here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after}, item.slots)
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
-      here.group = self.known(self.single, item.kernel, numbers(item.slots, item.slots), item in self.tiled)
+      here.group = self.known(self.single, item.kernel, places_in(item.slots, item.slots), item in self.tiled)
     return here
 
   def join(self, a: Place, b: Place) -> Place | None:
@@ -74,7 +74,7 @@ class Joins:
     if a.group is None or b.group is None or not (self.target.threads or a.touched & b.touched):
       return None
     slots = (*a.slots, *(s for s in dedup(b.slots) if s not in a.slots))
-    if (group := self.known(self.joined, a.group, b.group, numbers(slots, b.slots))) is None:
+    if (group := self.known(self.joined, a.group, b.group, places_in(slots, b.slots))) is None:
       return None
     return Place(a.members + b.members, group, a.written | b.written, a.touched | b.touched, slots)
 
@@ -90,7 +90,7 @@ class Joins:
     return kernel, slots, writes, tuple(v.arg[0] for v in kernel.variables())
 
 
-def numbers(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
+def places_in(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
   return tuple(map(slots.index, of))
 
 
@@ -193,7 +193,7 @@ def merged(place: Place, own: Sequence[int], joins: Joins) -> ScheduleItem | Non
   """The one item of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
   if place.group is None or len(place.members) == len(place.group.stores) == 1:
     return place.members[0]
-  if (found := joins.known(joins.kernel, place.group, numbers(place.slots, sorted(own)))) is None:
+  if (found := joins.known(joins.kernel, place.group, places_in(place.slots, sorted(own)))) is None:
     return None
   kernel, slots, writes, variables = found
   computes = tuple(dict.fromkeys(line for item in place.members for line in item.computes))
