@@ -39,7 +39,7 @@ Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which con
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is written)."""
+  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the schedule's slot that PARAM i stands for (0 is written)."""
 
   ast: UOp
   slots: tuple[int, ...]
