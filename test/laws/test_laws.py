@@ -10,6 +10,7 @@ from harness import check, check_captured, compiled, pairs
 from programs import make
 
 from tinygrad.device import Device
+from tinygrad.distributed import process_count, process_index
 from tinygrad.engine import jit
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.sharding.outcomes import STRATEGIES
@@ -27,6 +28,8 @@ STEPS = 12
 @interpreted
 @pytest.mark.parametrize("first", range(0, INTERPRETED, CHUNK))
 def test_sharded_equals_unsharded_interpreted(first):
+  if first // CHUNK % process_count() != process_index():  # of what no device takes part in, each process does its share
+    return
   told = 0
   for seed in range(first, first + CHUNK):
     with Context(DEFER=seed // 2 % 2, STRATEGY=STRATEGIES[seed // 4 % 3]):  # odd seeds have more partial values
