@@ -2,6 +2,7 @@
 
     mpiexec -n 2 python -m extra.bench.processes          # about two minutes
     mpiexec -n 2 python -m extra.bench.processes --small  # up to 1 MiB alone
+    mpiexec -n 2 python -m extra.bench.processes --kind all_gather
 
 For each size: the time of an all-reduce, an all-gather and a reduce-scatter of float32, captured by TinyJit, and of
 mpi4py's on the same bytes; theirs over ours is a speed-up, in the same process and at the same time. Up to a mebibyte
@@ -9,11 +10,11 @@ each is also measured as programs have them, many in a captured step (IN_A_STEP 
 an all-gather on the reduce-scatter's, in pairs), beside as many calls of MPI's: what a call of the step itself takes,
 which is Python's, is then shared. CPU_THREADS=1 is set unless it is set already: MPI has one thread.
 
-Times are those of the quarter of calls that the machine disturbs least.
+Calls of ours and of theirs take turns, and the quarter of each counts that the machine disturbs least.
 """
 
+import argparse
 import os
-import sys
 import time
 
 os.environ.setdefault("CPU_THREADS", "1")
@@ -24,23 +25,28 @@ from tinygrad import Device, Mesh, P, Tensor, TinyJit, distributed
 
 SIZES = [1 << n for n in (12, 16, 20, 24, 26, 28)]
 SMALL = 1 << 20
+KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 IN_A_STEP = 32
+IN_A_ROW = 4  # calls of one before the turn of the other
 SECONDS = 1.0
 
 
-def timed(call, meet, seconds=SECONDS):
-  """Seconds of a call, after some that are not counted; everybody begins each together."""
-  times, last = [], time.monotonic() + seconds
-  for _ in range(5):
-    call()
+def timed(calls, meet, seconds=2 * SECONDS):
+  """Seconds of each call, after some that are not counted; everybody begins each together, and they take turns."""
+  times, last = [[] for _ in calls], time.monotonic() + seconds
+  for call in calls:
+    for _ in range(5):
+      call()
   over = False
   while not over:
-    meet()
-    start = time.perf_counter()
-    call()
-    times.append(time.perf_counter() - start)
-    over = meet(len(times) >= 5 and (time.monotonic() > last or len(times) >= 400))
-  return sorted(times)[len(times) // 4]
+    for call, taken in zip(calls, times):
+      for _ in range(IN_A_ROW):
+        meet()
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    over = meet(len(times[0]) >= 2 * IN_A_ROW and (time.monotonic() > last or len(times[0]) >= 400))
+  return [sorted(taken)[len(taken) // 4] for taken in times]
 
 
 def ours(kind, size, mesh, devices):
@@ -105,23 +111,28 @@ def main():
   def meet(over=False):
     return comm.allreduce(bool(over), MPI.LOR)
 
-  sizes = [s for s in SIZES if s <= SMALL or "--small" not in sys.argv]
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--small", action="store_true", help="up to 1 MiB alone")
+  parser.add_argument("--kind", choices=KINDS, help="single calls of one kind alone")
+  args = parser.parse_args()
+  sizes = [s for s in SIZES if s <= SMALL or not args.small]
 
-  def row(kind, size, a, b):
+  def row(kind, size, times):
     if comm.rank == 0:
+      a, b = times
       print(f"{kind:29s} {size:10d} {a * 1e6:10.1f} {b * 1e6:10.1f} {b / a:9.2f}", flush=True)
 
   if comm.rank == 0:
     print(f"{'':29s} {'bytes':>10s} {'ours µs':>10s} {'MPI µs':>10s} {'MPI/ours':>9s}")
-  for kind in ("all_reduce", "all_gather", "reduce_scatter"):
+  for kind in [args.kind] if args.kind else KINDS:
     for size in sizes:
-      row(kind, size, timed(ours(kind, size, mesh, devices), meet), timed(theirs(kind, size, MPI, comm), meet))
-  for kinds in (["all_reduce"], ["reduce_scatter", "all_gather"]):
+      row(kind, size, timed([ours(kind, size, mesh, devices), theirs(kind, size, MPI, comm)], meet))
+  for kinds in [] if args.kind else [["all_reduce"], ["reduce_scatter", "all_gather"]]:
     for size in (s for s in sizes if s <= SMALL):
       calls = [theirs(kind, size, MPI, comm) for kind in kinds]
-      mine = timed(ours_in_a_step(kinds[0], size, mesh, devices), meet) / IN_A_STEP
-      other = timed(lambda calls=calls: [call() for _ in range(IN_A_STEP) for call in calls], meet) / IN_A_STEP
-      row(f"{' + '.join(kinds)} in a step", size, mine, other)
+      other = lambda calls=calls: [call() for _ in range(IN_A_STEP) for call in calls]  # noqa: E731
+      times = timed([ours_in_a_step(kinds[0], size, mesh, devices), other], meet)
+      row(f"{' + '.join(kinds)} in a step", size, [t / IN_A_STEP for t in times])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,13 @@ def test_values_are_those_bits_between_hosts_too(apart):
   assert printed(4, own("values"), 4, **apart) == [alone()] * 4
 
 
+def test_what_one_process_alone_holds_is_found_in_the_next_replay():
+  right = [f"{i} right" for i in range(8)]
+  assert printed(2, own("holds")) == printed(1, own("holds")) * 2 == [right] * 2
+  code, out, _ = run_in(2, own("holds"), "--deaf")
+  assert code or "wrong" in out, "nothing would have been noticed: " + out
+
+
 def counted(n, *args, **env):
   """By collective: bytes sent, `explain`'s of all devices, and those between hosts."""
   found = [line.split() for line in printed(n, own("counted"), *args, **env)[0]]

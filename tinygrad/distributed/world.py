@@ -136,15 +136,18 @@ class Processes:
   # ---- meeting
 
   def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
-    parts = [*self._parts(memory)]
+    parts = [*self._parts(memory)] if changed else []
     mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
     sizes = [0] * self.count
     for _, rank, _ in parts:
       sizes[rank] += 1
     inline = max(sizes) <= WORDS - HEAD
     rows = self.meet(what, changed, mine if inline else ())
-    if not parts or not any(row[2] & CHANGED for row in rows):
+    told = [row[2] & CHANGED for row in rows]
+    if not any(told) or not memory:
       return []
+    if not all(told):  # what one process has anew, the others did not come with
+      return self.exchange(what, memory)
     return self._learn(parts, [row[HEAD:] for row in rows] if inline else self._all(mine, sizes, what))
 
   def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> Sequence[Any]:

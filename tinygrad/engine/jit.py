@@ -219,7 +219,8 @@ class Captured:
     """Learns where inputs and results lie in other processes. What one of them still holds, others may not."""
     assert Device.world is not None
     buffers = [buffer_of(x) if type(x) is UOp else x for x in given]
-    if moved := Device.world.learn(f"{self.text}, {variables}", buffers, changed):
+    what = f"{self.text}, {variables}" if variables else self.text
+    if moved := Device.world.learn(what, buffers, changed):
       self.given = [None if i in moved else x for i, x in enumerate(self.given)]
       self.renew(given, 0)
 

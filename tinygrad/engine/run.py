@@ -200,7 +200,7 @@ class Stretch:
         meet(devices)
     copying = [d for w in self.work if w.program is None and not w.simulated for d in w.item.devices]
     self.backends = [Device[d] for d in (*lists, *copying)]
-    brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
+    brief = len(lists) == 1 and sum(w.program.ops + w.program.nbytes for w, *_ in self.bound if w.program) < BRIEF
     for kind in dict.fromkeys(Device[d].kind for d in lists):
       backends = [b for d in lists if (b := Device[d]).kind == kind]
       self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
