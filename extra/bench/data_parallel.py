@@ -67,6 +67,7 @@ def own(command: list[str], name: str) -> float:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("steps", nargs="*", metavar="STEP", help="conv_train, gpt4_train: both if none is named")
   parser.add_argument("--torch", default="", help="a virtual environment with PyTorch")
   parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--work", choices=STEPS, help=argparse.SUPPRESS)
@@ -82,7 +83,7 @@ def main() -> None:
   if args.torch:
     ways["gloo"] = lambda name: torch_pair(str(Path(args.torch) / "bin" / "python"), name)
   print(f"{'':12s}" + "".join(f"{way + ' ms':>16s}" for way in ways) + f"{'devices/ours':>14s}{'gloo/ours':>11s}")
-  for name in STEPS:
+  for name in args.steps or STEPS:
     best: dict[str, float] = {}
     for _ in range(args.rounds):
       for way, run in ways.items():
