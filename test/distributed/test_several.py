@@ -45,21 +45,24 @@ def test_what_one_process_alone_holds_is_found_in_the_next_replay():
   assert code or "wrong" in out, "nothing would have been noticed: " + out
 
 
-def test_what_runs_at_once_is_measured_by_what_is_here(tmp_path):
-  """Work of all devices together that is not brief, of which each process has a part that is: the process runs it
-  itself; and where it has all of it, its devices do."""
+def test_what_runs_at_once_is_measured_by_what_is_here_and_by_the_cores(tmp_path):
+  """Work of all devices together for which a thread would be woken, of which each process has a part for which none is:
+  the process runs it itself; and where it has several devices, they do. More is run so where no core is left."""
   (tmp_path / "brief.py").write_text(
-    "from tinygrad import Device, Tensor, TinyJit, distributed\nfrom tinygrad.engine.run import BRIEF\n"
-    "distributed.initialize(1)\n"
+    "import sys\nfrom tinygrad import Device, Tensor, TinyJit, distributed\n"
+    "from tinygrad.distributed import devices\n"
+    "devices.cores = lambda: int(sys.argv[1])\ndistributed.initialize(1)\n"
     "step = TinyJit(lambda x: x.sum(0).shard(x.device.devices).realize())\n"
-    "for size in (1 << 10, 28 << 10, 1 << 20):\n"
+    "limit = Device['CPU'].worth_waking\nprint(limit)\n"
+    "for size in (limit >> 9, limit // 17, limit >> 2):\n"
     "  x = Tensor.ones(2, size).contiguous().shard(('CPU:0', 'CPU:1'), 0).realize()\n"
     "  for _ in range(2):\n    step(x)\n"
     "  work, (_, batches) = step.captured.alone, *step.captured.alone.batches\n"
-    "  print(work.ops + work.nbytes < BRIEF, *{b.brief for b in batches})\n"
+    "  print(work.ops + work.nbytes < limit, *{b.brief for b in batches})\n"
   )
-  assert printed(2, tmp_path / "brief.py") == [["True True", "False True", "False False"]] * 2
-  assert printed(1, tmp_path / "brief.py") == [["True False", "False False", "False False"]]
+  assert printed(2, tmp_path / "brief.py", 3) == [["524288", "True True", "False True", "False False"]] * 2
+  assert printed(2, tmp_path / "brief.py", 2) == [["8388608", "True True", "False True", "False False"]] * 2
+  assert printed(1, tmp_path / "brief.py", 2) == [["524288", "True False", "False False", "False False"]]
 
 
 def counted(n, *args, **env):

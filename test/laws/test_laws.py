@@ -28,7 +28,7 @@ STEPS = 12
 @interpreted
 @pytest.mark.parametrize("first", range(0, INTERPRETED, CHUNK))
 def test_sharded_equals_unsharded_interpreted(first):
-  if first // CHUNK % process_count() != process_index():  # of what no device takes part in, each process does its share
+  if first // CHUNK % process_count() != process_index():  # no device takes part: each has its share
     return
   told = 0
   for seed in range(first, first + CHUNK):

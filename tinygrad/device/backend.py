@@ -155,6 +155,7 @@ class Backend(Protocol):
   capabilities: ClassVar[Capabilities]
   name: str
   description: str = "virtual devices with threads of their own"
+  worth_waking: int = 1 << 19  # operations and bytes of work: less takes less time than waking a thread for it
 
   def __init__(self, name: str) -> None:
     self.name = name

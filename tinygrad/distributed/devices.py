@@ -8,6 +8,7 @@ from typing import Any
 
 from tinygrad.device import Capabilities, Device
 from tinygrad.distributed.arena import Arena
+from tinygrad.helpers import cores
 from tinygrad.runtime import queues
 from tinygrad.runtime.cpu import CPU, Call, Memory
 
@@ -22,6 +23,9 @@ class SharedCPU(CPU):
   def __init__(self, name: str) -> None:
     self.rank: int = self.world.owner(name)
     super().__init__(name)
+    hosts = self.world.hosts
+    if hosts.count(hosts[self.rank]) * self.world.per_process >= cores():
+      self.worth_waking <<= 4  # the thread would have no core of its own, and run in the place of another process
 
   @property
   def local(self) -> bool:

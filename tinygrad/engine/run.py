@@ -25,8 +25,6 @@ else:
   of = "debug.check_nan", "debug.interpret", "debug.profile", "viz.recorder"
   check_nan, interpret, profile, recorder = (LazyModule(f"tinygrad.{name}") for name in of)
 
-BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
-
 
 @dataclass(slots=True, eq=False)
 class Run:
@@ -200,10 +198,11 @@ class Stretch:
         meet(devices)
     copying = [d for w in self.work if w.program is None and not w.simulated for d in w.item.devices]
     self.backends = [Device[d] for d in (*lists, *copying)]
-    brief = len(lists) == 1 and sum(w.program.ops + w.program.nbytes for w, *_ in self.bound if w.program) < BRIEF
+    work_here = sum(w.program.ops + w.program.nbytes for w, *_ in self.bound if w.program)
     for kind in dict.fromkeys(Device[d].kind for d in lists):
       backends = [b for d in lists if (b := Device[d]).kind == kind]
-      self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
+      batches = [b.batch(lists[b.name], len(lists) == 1 and work_here < b.worth_waking) for b in backends]
+      self.batches.append((backends, batches))
 
   @property
   def text(self) -> str:
