@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tinygrad.device import Mesh
 from tinygrad.helpers import prod
@@ -78,8 +79,7 @@ class Rule:
     return Rule((*f.src, f.out), f.sizes, len(f.src), f.blocked, f.contracted | remapped, elementwise, direction)
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
   """An op: which values are its sources and results (None: one that takes no part), in the order of the rule."""
 
   rule: Rule
