@@ -88,12 +88,19 @@ def without_hints(sink: UOp) -> UOp:
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONSTRAIN:
       return src[0]
-    v = on_sources(u, tuple(dict.fromkeys(map(where_shown, src))) if u.op is Ops.SINK else src)
-    if v is not u and u.op is not Ops.SINK and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
+    if u.op is Ops.SINK:
+      return shown(on_sources(u, src))
+    v = on_sources(u, src)
+    if v is not u and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
       v.shape, v.device = u.shape, u.device
     return v
 
   return rebuild(sink, make)
+
+
+def shown(sink: UOp) -> UOp:
+  """A graph with each result asked for once, where its Tensor shows it."""
+  return on_sources(sink, tuple(dict.fromkeys(map(where_shown, sink.src))))
 
 
 def where_shown(x: UOp) -> UOp:
