@@ -32,7 +32,7 @@ class Policy:
 DEFAULT = Policy()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Told:
   """By way of which edge (None: a result of the program) which value has told another how to cut a dim, and what had
   told that one (None: its hint)."""
@@ -68,6 +68,15 @@ class Part(NamedTuple):
   weighs: tuple[float, ...]
 
 
+class Known(NamedTuple):
+  """What a step changes: which tensor, its hint then, and for each dim that changed the tensor that told it, and which
+  dim of that is cut so."""
+
+  tensor: int
+  hint: Hint
+  givers: list[tuple[int, int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Levels:
   """`ways` in which ops take part, and for each level that of each op, by its number there."""
@@ -83,7 +92,7 @@ class Solver:
   def __init__(self, problem: Problem, policy: Policy, told: Mapping[int, dict[int, Told]]) -> None:
     self.problem, self.policy = problem, policy
     self.one: dict[Any, Any] = {}  # the one object of each hint and mode
-    self.steps: dict[tuple[object, ...], list[Change]] = {}
+    self.steps: dict[tuple[object, ...], list[Known]] = {}
     self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
@@ -187,23 +196,30 @@ class Solver:
     before = [None if s is None else hints[s] for s in slots]
     key = (id(part.rule), id(part.weighs), id(mode), *map(id, before))
     if (changes := self.steps.get(key)) is None:
-      changes = self.steps[key] = step(part.rule, before, part.weighs, mode, self.problem.mesh)
+      found = step(part.rule, before, part.weighs, mode, self.problem.mesh)
+      changes = self.steps[key] = [self.known(c, before) for c in found]
     out = list[int]()
-    for c in changes:
-      s = slots[c.tensor]
+    for tensor, hint, givers in changes:
+      s = slots[tensor]
       assert s is not None
-      if hints[s] is not before[c.tensor]:
+      if hints[s] is not before[tensor]:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
-      hints[s] = self.same(c.hint)
+      hints[s] = hint
       self.spoken.add(s)
-      for d, i in c.told:
-        if (w := part.values[i]) is not None and (h := before[i]) is not None:
-          told = self.told.get(self.slot[w], {}).get(dim_over(h, c.hint.dims[d]))
-          self.told.setdefault(s, {})[d] = Told(e, w, told)
+      for dim, i, over in givers:
+        if (w := part.values[i]) is not None:
+          before_that = self.told.get(self.slot[w])
+          told = None if before_that is None else before_that.get(over)
+          self.told.setdefault(s, {})[dim] = Told(e, w, told)
       out.append(s)
       for other in self.readers.get(s, ()):
         self.at_rest[other] = None
     return out
+
+  def known(self, c: Change, before: Sequence[Hint | None]) -> Known:
+    """A change, as it is kept for all steps that are equal."""
+    givers = [(d, i, dim_over(h, c.hint.dims[d])) for d, i in c.told if (h := before[i]) is not None]
+    return Known(c.tensor, self.same(c.hint), givers)
 
 
 def dim_over(hint: Hint, axes: Axes) -> int:

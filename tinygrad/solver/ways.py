@@ -106,6 +106,7 @@ class OpWays:
     self.stay: dict[Key, UOp] = {}
     self.known: dict[Key, list[PricedWay]] = {}
     self.products: dict[Key, Outcome] = {}
+    self.places: dict[int, Placement | None] = {}  # of results, by the ids of ways
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
   def looks(self, u: UOp, src: Sources, target: Placement | None) -> Key:
@@ -132,6 +133,10 @@ class OpWays:
         self.stay[key] = like
     else:
       v = UOp.new(u.op, u.dtype, brought, u.arg)
+      v.shape = u.shape
+      if (place := self.places.get(id(way))) is None:
+        place = self.places[id(way)] = v.device
+      v.device = place
     return v if v.device is target or self.costs.cost(v, target) > 0 else self.costs.build(v, target)
 
   def as_written_now(self, u: UOp, src: Sources) -> UOp:
