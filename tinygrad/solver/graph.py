@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
-from tinygrad.helpers import prod, source_line
+from tinygrad.helpers import PROCESS, prod, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
@@ -20,7 +20,7 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
-MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
+CONSTRAIN, MOVE = Ops.CONSTRAIN, Ops.MOVE  # hot: a member of an enum takes longer to look up
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -346,10 +346,11 @@ def unread_hints(sink: UOp, counting: bool = False) -> set[UOp]:
   unless `counting`, those that have counted before."""
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
-    is_cut = u.op is Ops.CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
+    op = u.op
+    is_cut = op is CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
     if is_cut and (counting or u not in counted):
       found.add(u)
-    elif u.op is not Ops.SINK and (not is_decided_anew(u) or u in read):
+    elif op is not Ops.SINK and (op is not MOVE or not is_decided_anew(u) or u in read):
       read.update(u.src)
   return found
 
@@ -384,6 +385,7 @@ def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
   return all(common(x, y) == x and (is_open or x == y) for x, y, is_open in zip(said.dims, dims, said.opened))
 
 
+@PROCESS.cached
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)

@@ -100,9 +100,12 @@ class Solver:
       if hint is not None:
         self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
     self.spoken = set(self.hints)  # slots of which something is said
+    anything: dict[int, Hint] = {}  # by the number of dims
     for s, shape in zip(self.slot, problem.shapes):
       if s not in self.hints:
-        self.hints[s] = self.same(Hint.anything(len(shape)))
+        if (hint := anything.get(len(shape))) is None:
+          hint = anything[len(shape)] = self.same(Hint.anything(len(shape)))
+        self.hints[s] = hint
     self.readers: dict[int, list[int]] = {}  # of each slot, the edges that it is part of
     self.parts = [self.part(edge.rule, edge.values) for edge in problem.edges]
     for e, part in enumerate(self.parts):

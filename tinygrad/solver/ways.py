@@ -217,11 +217,16 @@ class Ahead:
   @functools.cached_property
   def only(self) -> dict[int, UOp]:
     """The reader of each value that has one."""
-    asked, readers = self.found.asked, dict[int, set[UOp]]()
+    asked, number = self.found.asked, self.number
+    first, several = dict[int, UOp](), set[int]()
     for u in asked.order:
-      for v in () if asked.is_no_value(u) else [self.number[s] for s in u.src if s in self.number]:
-        readers.setdefault(v, set()).add(asked.nodes[self.number[u]] if u in self.number else u)
-    return {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
+      if asked.is_no_value(u):
+        continue
+      reader = asked.nodes[number[u]] if u in number else u
+      for s in u.src:
+        if (v := number.get(s)) is not None and first.setdefault(v, reader) is not reader:
+          several.add(v)
+    return {v: reader for v, reader in first.items() if v not in several}
 
   def reduction(self, u: UOp, v: UOp) -> float:
     """The fewest bytes of reducing u, of which `v` is the abstract value: there, or behind ops that let it be partial
