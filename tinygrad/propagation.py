@@ -174,7 +174,7 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
   """Of two graphs the one for which fewer bytes move, the first one if as many do. An op is run in the way of its own
   fewest bytes, in either: what that costs further on is only known of a whole graph."""
   one = build.without_hints(made[sink])
-  if prices.are_placed_alike(one, build.shown(other[sink])):
+  if prices.are_placed_alike(one, build.as_shown(other[sink])):
     return made
   two = build.without_hints(other[sink])
   return made if one is two or reports.bytes_moved(one) <= reports.bytes_moved(two) else other

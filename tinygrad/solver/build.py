@@ -17,7 +17,9 @@ from tinygrad.solver.ways import OpWays
 from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
-BUFFER, CONSTRAIN, MOVE = Ops.BUFFER, Ops.CONSTRAIN, Ops.MOVE  # hot: a member of an enum takes longer to look up
+BUFFER = Ops.BUFFER  # hot: a member of an enum takes longer to look up
+CONSTRAIN = Ops.CONSTRAIN
+MOVE = Ops.MOVE
 EFFECTS = having(Trait.EFFECT)
 
 
@@ -89,7 +91,7 @@ def without_hints(sink: UOp) -> UOp:
     if u.op is Ops.CONSTRAIN:
       return src[0]
     if u.op is Ops.SINK:
-      return shown(on_sources(u, src))
+      return as_shown(on_sources(u, src))
     v = on_sources(u, src)
     if v is not u and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
       v.shape, v.device = u.shape, u.device
@@ -98,7 +100,7 @@ def without_hints(sink: UOp) -> UOp:
   return rebuild(sink, make)
 
 
-def shown(sink: UOp) -> UOp:
+def as_shown(sink: UOp) -> UOp:
   """A graph with each result asked for once, where its Tensor shows it."""
   return on_sources(sink, tuple(dict.fromkeys(map(where_shown, sink.src))))
 

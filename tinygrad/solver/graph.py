@@ -20,7 +20,8 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
-CONSTRAIN, MOVE = Ops.CONSTRAIN, Ops.MOVE  # hot: a member of an enum takes longer to look up
+CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
+MOVE = Ops.MOVE
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -229,7 +230,7 @@ class _Asking:
     part: dict[UOp, bytes] = {}
     texts: dict[int, bytes] = {}  # of the first part, by kinds
     for u in self.order:
-      if (is_decided_anew(u) if u.op is MOVE else u in self.inert):
+      if is_decided_anew(u) if u.op is MOVE else u in self.inert:
         part[u] = part[u.src[0]]
         continue
       if number or (text := texts.get(self.kinds[u])) is None:
@@ -260,7 +261,7 @@ class _Asking:
     if op is Ops.SINK or (op is MOVE and is_anywhere(u)):
       return
     is_unsaid = (op is MOVE and is_decided_anew(u)) or u in self.inert or (u.device is None and op is not Ops.CONSTRAIN)
-    if is_unsaid and not any([s in number for s in u.src]):
+    if is_unsaid and not any(s in number for s in u.src):
       return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
@@ -326,7 +327,7 @@ class _Asking:
     """The edge of an op."""
     number = self.number
     values = tuple([number.get(s) for s in sources])
-    if any([v is not None for v in values]):
+    if any(v is not None for v in values):
       self.edges.append((self.depth[u], self.keys[u], Edge(rule, (*values, number[u])), u))
 
 

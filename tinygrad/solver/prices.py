@@ -3,6 +3,7 @@ implied moves alone, which it decides again, one of them is placed for both."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,9 @@ from tinygrad.sharding.place import Placer, with_casts_sunk
 from tinygrad.sharding.placements import build_placed
 from tinygrad.uop import Ops, UOp
 
-CAST, CONSTRAIN, MOVE = Ops.CAST, Ops.CONSTRAIN, Ops.MOVE  # hot: a member of an enum takes longer to look up
+CAST = Ops.CAST  # hot: a member of an enum takes longer to look up
+CONSTRAIN = Ops.CONSTRAIN
+MOVE = Ops.MOVE
 Moved = tuple[int, Placement | None, Placement]  # what is moved, from where, and where to
 
 
@@ -34,7 +37,7 @@ class Unmoved:
     return sum(nbytes for move, nbytes in self.wires.items() if move not in self.narrowed)
 
 
-def unmoved(sink: UOp, known: dict[tuple[Any, ...], int]) -> Unmoved:
+def without_moves(sink: UOp, known: dict[tuple[Any, ...], int]) -> Unmoved:
   """A graph without moves. `known`: the numbers of nodes without them, for several graphs."""
   graph = Unmoved()
   number, wires, moved = graph.number, graph.wires, dict[UOp, Moved]()
@@ -63,9 +66,14 @@ def are_placed_alike(one: UOp, two: UOp) -> bool:
   """Whether `place` makes one graph of both, and neither is better left as it is: they are the same without what it
   drops. (A view that is made anew for a move below it counts as the view that it is of the same value.)"""
   known = dict[tuple[Any, ...], int]()
-  first, second = unmoved(one, known), unmoved(two, known)
+  first, second = without_moves(one, known), without_moves(two, known)
   order = one.toposort()
   if not DEFER.value or first.number[one] != second.number[two] or not any(is_partial(u.device) for u in order):
     return False
-  again = with_casts_sunk(build_placed(Placer(order).run()).toposort()).nbytes
+  again = bytes_of_again(order)
   return again < with_casts_sunk(order).nbytes and again <= second.least
+
+
+def bytes_of_again(order: Sequence[UOp]) -> float:
+  """The bytes that move in a graph whose implied moves `place` decides again."""
+  return with_casts_sunk(build_placed(Placer(order).run()).toposort()).nbytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tinygrad.device import Mesh
 from tinygrad.helpers import prod
@@ -79,7 +78,8 @@ class Rule:
     return Rule((*f.src, f.out), f.sizes, len(f.src), f.blocked, f.contracted | remapped, elementwise, direction)
 
 
-class Edge(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Edge:
   """An op: which values are its sources and results (None: one that takes no part), in the order of the rule."""
 
   rule: Rule

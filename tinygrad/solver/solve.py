@@ -68,7 +68,7 @@ class Part(NamedTuple):
   weighs: tuple[float, ...]
 
 
-class Known(NamedTuple):
+class KnownChange(NamedTuple):
   """What a step changes: which tensor, its hint then, and for each dim that changed the tensor that told it, and which
   dim of that is cut so."""
 
@@ -92,7 +92,7 @@ class Solver:
   def __init__(self, problem: Problem, policy: Policy, told: Mapping[int, dict[int, Told]]) -> None:
     self.problem, self.policy = problem, policy
     self.one: dict[Any, Any] = {}  # the one object of each hint and mode
-    self.steps: dict[tuple[object, ...], list[Known]] = {}
+    self.steps: dict[tuple[object, ...], list[KnownChange]] = {}
     self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
@@ -219,10 +219,10 @@ class Solver:
         self.at_rest[other] = None
     return out
 
-  def known(self, c: Change, before: Sequence[Hint | None]) -> Known:
+  def known(self, c: Change, before: Sequence[Hint | None]) -> KnownChange:
     """A change, as it is kept for all steps that are equal."""
     givers = [(d, i, dim_over(h, c.hint.dims[d])) for d, i in c.told if (h := before[i]) is not None]
-    return Known(c.tensor, self.same(c.hint), givers)
+    return KnownChange(c.tensor, self.same(c.hint), givers)
 
 
 def dim_over(hint: Hint, axes: Axes) -> int:
@@ -265,7 +265,7 @@ def levels(problem: Problem) -> Levels:
   numbers, out = dict[Taking, int](), Levels([], [[], [], [], []])
   known: dict[tuple[object, ...], list[int]] = {}  # of equal ops on values of equal shapes
   for edge in problem.edges:
-    alone = all([v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: edge.rule.sources]])
+    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: edge.rule.sources])
     key = (id(edge.rule), alone, *[None if v is None else shapes[v] for v in edge.values])
     if (found := known.get(key)) is None:
       found = known[key] = [numbers.setdefault(way, len(numbers)) for way in ways_of(edge, problem, alone)]

@@ -110,7 +110,7 @@ class OpWays:
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
   def looks(self, u: UOp, src: Sources, target: Placement | None) -> Key:
-    """All that decides the way of an op, but for what is behind it; of that the abstract values of its sources first."""
+    """All that decides the way of an op, the abstract values of its sources first, but for what is behind it."""
     seen = tuple([abstract_of(x) for x in src])
     if u.op in COMPARED:
       seen = distinguished(u.op, src, seen)
