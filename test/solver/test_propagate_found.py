@@ -397,15 +397,20 @@ def test_a_graph_that_is_left_as_it_is_has_its_own_price(monkeypatch):
   assert not prices.are_placed_alike(one, two)
 
 
-def test_a_move_of_what_is_placed_as_if_written_now_comes_from_the_line_of_its_op(monkeypatch):
+@pytest.mark.parametrize("case", (WHOLE_GRAPHS[0], WHOLE_GRAPHS[3]), ids=lambda case: case[0].__name__)
+def test_a_move_of_what_is_placed_as_if_written_now_comes_from_the_line_of_its_op(case):
   """It was said to come from the line of `propagate`."""
-  monkeypatch.setattr(propagation, "fewer_bytes", lambda sink, wished, other: other)
-  x, w = zeros(8, 16), zeros(16, 8)
-  y = x.constrain(P(None, "a")) @ w
-  z = y.exp()  # this wants the sum
-  propagate(z, mesh=LINE)
-  (row,) = explain(z).rows
-  assert open(__file__).read().splitlines()[int(row.where.rpartition(":")[2]) - 1].endswith("# this wants the sum")
+  program, mesh, placed, _ = case
+  leaves = [zeros(*shape) for shape, _ in placed]
+  for x in leaves:
+    x.requires_grad = True
+  y = program(*[x.constrain(spec) for x, (_, spec) in zip(leaves, placed)])
+  outputs = [y, *y.sum().gradient(*leaves)]
+  propagate(outputs, mesh=mesh)
+  with open(__file__) as f:
+    said = [line.endswith("propagate(outputs, mesh=mesh)\n") for line in f]
+  rows = explain(*outputs).rows
+  assert rows and not any(said[int(row.where.rpartition(":")[2]) - 1] for row in rows)
 
 
 def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
