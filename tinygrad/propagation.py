@@ -19,7 +19,7 @@ from tinygrad.uop import Hooks, Ops, UOp, stored
 if TYPE_CHECKING:
   from tinygrad.debug import report as reports
   from tinygrad.sharding import localize as localizing
-  from tinygrad.solver import build, decided, graph, handed, reasons, solve
+  from tinygrad.solver import build, decided, graph, handed, prices, reasons, solve
   from tinygrad.solver.auto import automatic, fit, model, search
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
   from tinygrad.solver.reasons import Reason
   from tinygrad.solver.solve import Policy
 else:
-  build, decided, graph, handed, reasons, solve, automatic, fit, model, search, machines = (
+  build, decided, graph, handed, prices, reasons, solve, automatic, fit, model, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
     for name in (
       "build",
       "decided",
       "graph",
       "handed",
+      "prices",
       "reasons",
       "solve",
       "auto.automatic",
@@ -172,7 +173,10 @@ class Placing:
 def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[UOp, UOp]:
   """Of two graphs the one for which fewer bytes move, the first one if as many do. An op is run in the way of its own
   fewest bytes, in either: what that costs further on is only known of a whole graph."""
-  one, two = (build.without_hints(way[sink]) for way in (made, other))
+  one = build.without_hints(made[sink])
+  if prices.are_placed_alike(one, build.as_shown(other[sink])):
+    return made
+  two = build.without_hints(other[sink])
   return made if one is two or reports.bytes_moved(one) <= reports.bytes_moved(two) else other
 
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from extra.bench.place_cost import training_of
+from extra.bench.propagate_time import Hinted
 from extra.fuzz_hints import check
 from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate, propagation
 from tinygrad.debug import report as reports
 from tinygrad.sharding import explain, index_maps
-from tinygrad.solver import build, graph
+from tinygrad.solver import build, graph, prices, ways
 from tinygrad.solver.graph import ask, restated
 from tinygrad.uop import UOp
 
@@ -358,6 +360,59 @@ def test_what_is_the_same_in_both_graphs_is_not_priced(monkeypatch):
   propagate(zeros(8, 8).constrain(P("a")).exp(), mesh=LINE)
 
 
+class Sequence(Hinted):
+  """What is normalized is cut along the sequence, too: sums are scattered there, by moves that stay."""
+
+  def norm(self, x, name):
+    return super().norm(x, name).constrain(P("dp", "tp", OPEN))
+
+
+def both_graphs(model, monkeypatch):
+  """The graphs of a model's training step among which `propagate` chooses, as they are priced."""
+  found = []
+  devices = Mesh([f"NULL:{i}" for i in range(8)], (4, 2), ("dp", "tp"))
+  with monkeypatch.context() as m:
+    m.setattr(propagation, "fewer_bytes", lambda sink, *ways: found.extend(w[sink] for w in ways) or ways[0])
+    propagate([Tensor(u) for u in training_of(model(1, devices.devices[0]))().src], mesh=devices)
+  return [build.without_hints(sink) for sink in found]
+
+
+def test_graphs_that_differ_in_moves_alone_are_priced_as_one(monkeypatch):
+  """What `place` decides again is the same in both. (Mutant: so is where the user wants a value.)"""
+  one, two = both_graphs(Hinted, monkeypatch)
+  assert one is not two
+  assert prices.are_placed_alike(one, two)
+  assert reports.bytes_moved(one) == reports.bytes_moved(two)
+  one, two = both_graphs(Sequence, monkeypatch)
+  assert not prices.are_placed_alike(one, two)
+  assert reports.bytes_moved(one) > reports.bytes_moved(two)
+  monkeypatch.setattr(prices, "droppable", lambda u: True)
+  assert prices.are_placed_alike(one, two)
+
+
+def test_a_graph_that_is_left_as_it_is_has_its_own_price(monkeypatch):
+  """(Mutant: `place` decides all graphs again, at whatever price.)"""
+  one, two = both_graphs(Hinted, monkeypatch)
+  monkeypatch.setattr(prices, "bytes_of_again", lambda order: np.inf)
+  assert not prices.are_placed_alike(one, two)
+
+
+@pytest.mark.parametrize("case", (WHOLE_GRAPHS[0], WHOLE_GRAPHS[3]), ids=lambda case: case[0].__name__)
+def test_a_move_of_what_is_placed_as_if_written_now_comes_from_the_line_of_its_op(case):
+  """It was said to come from the line of `propagate`."""
+  program, mesh, placed, _ = case
+  leaves = [zeros(*shape) for shape, _ in placed]
+  for x in leaves:
+    x.requires_grad = True
+  y = program(*[x.constrain(spec) for x, (_, spec) in zip(leaves, placed)])
+  outputs = [y, *y.sum().gradient(*leaves)]
+  propagate(outputs, mesh=mesh)
+  with open(__file__) as f:
+    said = [line.endswith("propagate(outputs, mesh=mesh)\n") for line in f]
+  rows = explain(*outputs).rows
+  assert rows and not any(said[int(row.where.rpartition(":")[2]) - 1] for row in rows)
+
+
 def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
   """As it does where it is written on what is placed. (Mutant: that such a move is there is not known.) As it was
   found: with what is between decided by the hints that came to count."""
@@ -365,7 +420,7 @@ def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
   case = of_a_cat_along_a_cut_dim, SQUARE, [((4, 8), P("a")), ((8,), P(("a", "b")))], {}
   by_hints, by_hooks = bytes_with_gradients(*case)
   assert by_hints == by_hooks
-  monkeypatch.setattr(build.MovesHeld, "knows", lambda costs, x: False)
+  monkeypatch.setattr(ways.MovesHeld, "knows", lambda costs, x: False)
   assert bytes_with_gradients(*case)[0] > by_hooks
 
 

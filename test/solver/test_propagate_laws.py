@@ -229,7 +229,7 @@ def test_what_looks_alike_is_decided_alike(monkeypatch):
   want, looks = list(map(built, found)), ways.OpWays.looks
   monkeypatch.setattr(ways.OpWays, "looks", lambda self, *op: (*looks(self, *op), object()))
   assert [seed for seed, x, y in zip(ALIKE, map(built, found), want) if x is not y] == []
-  monkeypatch.setattr(ways.OpWays, "looks", lambda self, u, src, at: (u.op, u.dtype, u.arg, at, src and src[0].shape))
+  monkeypatch.setattr(ways.OpWays, "looks", lambda self, u, src, at: (src and src[0].shape, u.op, u.dtype, u.arg, at))
   with pytest.raises((AssertionError, TypeError, AttributeError)):
     assert [built(f) for f in found] == want
 

@@ -8,56 +8,67 @@ from tinygrad.device import Placement, Sharding
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
-from tinygrad.sharding.decisions import decide
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import wire
-from tinygrad.solver.decided import Decided, moved_to, with_origin
+from tinygrad.solver.decided import Decided, by_hooks, moved_to, with_origin
 from tinygrad.solver.graph import Answer, is_anywhere
 from tinygrad.solver.handed import is_decided_anew
-from tinygrad.solver.ways import MovesHeld, OpWays
+from tinygrad.solver.ways import OpWays
 from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
+BUFFER = Ops.BUFFER  # hot: a member of an enum takes longer to look up
+CONSTRAIN = Ops.CONSTRAIN
+MOVE = Ops.MOVE
 EFFECTS = having(Trait.EFFECT)
 
 
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be. What is between
   these and hinted values is placed as if it were written now, if the answer is not wished for."""
-  made, products = dict(leaves), found.asked.contractions.by_mul if wished else {}
+  made, asked = dict(leaves), found.asked
+  products = asked.contractions.by_mul if wished else {}
   decided = None if found.decisions is None else Decided(found, made)
   stays_whole = whole_for_readers(found) if decided is None and wished else set()
   ways = OpWays(found, made)
 
   def make(u: UOp, src: Sources) -> UOp:
-    if is_anywhere(u):
+    op = u.op
+    if op is MOVE and is_anywhere(u):
       return src[0]
-    if u in found.asked.inert:
+    if u in asked.inert:
       return on_sources(u, src)
     if u in stays_whole and all(s.device is None or is_whole(s.device) for s in src):
-      return with_origin(UOp.new(u.op, u.dtype, src, u.arg), u)
+      return with_origin(UOp.new(op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
       return with_origin(decided.product(u, c, src) if decided else ways.product(u, c, src), u)
-    target = found[u]
-    if u.op is Ops.CONSTRAIN and target is not None:
+    if op is CONSTRAIN and (target := found[u]) is not None:
       return constrained(u, src[0], target)
-    if is_decided_anew(u):
+    if op is MOVE and is_decided_anew(u):
       return src[0]
-    if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
+    if op is BUFFER or not is_placed(src):
       return on_sources(u, src)
-    if not wished and u.op not in AS_GIVEN:
-      return with_origin(as_written_now(u, src, ways.costs), u)
+    if not wished and op not in AS_GIVEN:
+      return with_origin(ways.as_written_now(u, src), u)
+    target = found[u]
     if target is None:  # inside of a contraction, or where the user has sent it
-      return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
-    if u.op is Ops.MOVE or u.op is Ops.AFTER:  # a move is a hint, too
+      return on_sources(u, src) if op in AS_GIVEN else with_origin(by_hooks(u, src), u)
+    if op is MOVE or op is Ops.AFTER:  # a move is a hint, too
       return on_sources(u, src)
-    if u.op is Ops.ASSIGN:
+    if op is Ops.ASSIGN:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     return with_origin(decided.op(u, src, target) if decided else ways.at_target(u, src, target), u)
 
-  for u in found.asked.by_depth:
-    rebuild(u, lambda u, src: handed_out(u, make(u, src), found), made)
+  rebuild(asked.order[-1], lambda u, src: handed_out(u, make(u, src), found), made, order=asked.by_depth)
   return made
+
+
+def is_placed(src: Sources) -> bool:
+  """Whether one of these values is on a mesh."""
+  for s in src:
+    if isinstance(s.device, Sharding):
+      return True
+  return False
 
 
 def handed_out(u: UOp, g: UOp, found: Answer) -> UOp:
@@ -79,12 +90,19 @@ def without_hints(sink: UOp) -> UOp:
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONSTRAIN:
       return src[0]
-    v = on_sources(u, tuple(dict.fromkeys(map(where_shown, src))) if u.op is Ops.SINK else src)
-    if v is not u and u.op is not Ops.SINK and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
+    if u.op is Ops.SINK:
+      return as_shown(on_sources(u, src))
+    v = on_sources(u, src)
+    if v is not u and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
       v.shape, v.device = u.shape, u.device
     return v
 
   return rebuild(sink, make)
+
+
+def as_shown(sink: UOp) -> UOp:
+  """A graph with each result asked for once, where its Tensor shows it."""
+  return on_sources(sink, tuple(dict.fromkeys(map(where_shown, sink.src))))
 
 
 def where_shown(x: UOp) -> UOp:
@@ -135,19 +153,6 @@ def would_move(u: UOp, found: Answer) -> bool:
     if isinstance(here, Sharding) and wire(s.shape, s.dtype.itemsize, here, need) > 0:
       return True
   return False
-
-
-def as_written_now(u: UOp, src: Sources, costs: MovesHeld) -> UOp:
-  """The op as the hooks run it on sources that are placed. A gradient that was written then would read what the op had
-  moved; so a move that is held is no cost."""
-  if any(map(costs.knows, src)):
-    v = UOp.new(u.op, u.dtype, decide(u.op, u.dtype, src, u.arg, None, costs), u.arg)
-  else:
-    v = UOp.build(u.op, u.dtype, src, u.arg)
-  for s, x in zip(src, v.src):
-    if x is not s:
-      costs.hold(x)
-  return v
 
 
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinygrad.solver.problem import Rule
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
+REDUCE = Ops.REDUCE  # hot: a member of an enum takes longer to look up
 Lists = tuple[tuple[int, ...], ...]
 
 
@@ -45,20 +47,24 @@ def contractions(order: Sequence[UOp], same: Mapping[UOp, UOp]) -> Contractions:
   each reader counts: a view is built anew where it is read elsewhere."""
   readers: dict[UOp, set[UOp]] = {}
   for u in order:
+    here = same[u]
     for s in u.src:
-      if same[s] is not same[u]:
-        readers.setdefault(same[s], set()).add(same[u])
-  summed = {u: nodes for u in order if u.op is Ops.REDUCE and (nodes := products_of(u, same, readers))}
+      if (there := same[s]) is not here:
+        if (by := readers.get(there)) is None:
+          readers[there] = {here}
+        else:
+          by.add(here)
+  summed = {u: nodes for u in order if u.op is REDUCE and (nodes := products_of(u, same, readers))}
   within = {same[v] for nodes in summed.values() for v in nodes}
   for u in reversed(order):  # readers before what they read
     if u.op in GroupOp.Rearranging and (by := readers.get(same[u])) and by <= within:
       within.add(same[u])
   inside = {u for u in order if same[u] in within}
-  found = Contractions({}, {}, inside)
+  found, below = Contractions({}, {}, inside), Below()
   for reduce, nodes in summed.items():
     muls = tuple(v for v in nodes if v.op is Ops.MUL)
     first = muls[0]
-    ends = [end(s, dims_of(first), inside) for mul in muls for s in mul.src]
+    ends = [below.end(s, dims_of(first), inside) for mul in muls for s in mul.src]
     out = tuple(() if i in reduce.arg[1] else (i,) for i in range(first.ndim))
     rule = Rule((*(lists for _, lists in ends), out), first.max_shape, len(ends), special=frozenset(reduce.arg[1]))
     c = found.by_reduce[reduce] = Contraction(reduce, muls, tuple(u for u, _ in ends), rule, tuple(nodes))
@@ -85,11 +91,22 @@ def dims_of(u: UOp) -> Lists:
   return tuple((i,) for i in range(u.ndim))
 
 
-def end(u: UOp, lists: Lists, inside: set[UOp]) -> tuple[UOp, Lists]:
-  """Down from `u`, whose dims are these factors, to the operand, and the factors of its dims."""
-  while u in inside and u.src and (below := source_lists(u, lists)) is not None:
-    u, lists = u.src[0], below
-  return u, lists
+class Below:
+  """What lies below rearranged values; of equal ops on values of equal shapes it is asked once."""
+
+  def __init__(self) -> None:
+    self.known: dict[tuple[Any, ...], Lists | None] = {}
+
+  def end(self, u: UOp, lists: Lists, inside: set[UOp]) -> tuple[UOp, Lists]:
+    """Down from `u`, whose dims are these factors, to the operand, and the factors of its dims."""
+    while u in inside and u.src:
+      key = (u.op, u.arg, u.src[0].shape, lists)
+      if key not in self.known:
+        self.known[key] = source_lists(u, lists)
+      if (below := self.known[key]) is None:
+        break
+      u, lists = u.src[0], below
+    return u, lists
 
 
 def source_lists(u: UOp, lists: Lists) -> Lists | None:

@@ -11,7 +11,7 @@ from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, outcomes
 from tinygrad.solver.contractions import Contraction
 from tinygrad.solver.graph import Answer
-from tinygrad.uop import GroupOp, Move, Ops, UOp
+from tinygrad.uop import GroupOp, Hooks, Move, Ops, UOp
 from tinygrad.uop.rewrite import Sources
 
 
@@ -28,6 +28,15 @@ def with_origin(v: UOp, u: UOp) -> UOp:
   if v.origin is None:
     v.origin = u.origin
   return v
+
+
+def by_hooks(u: UOp, src: Sources) -> UOp:
+  """The op as the hooks build it on these sources; what they make comes from its line."""
+  caller, Hooks.origin = Hooks.origin, u.origin
+  try:
+    return UOp.build(u.op, u.dtype, src, u.arg)
+  finally:
+    Hooks.origin = caller
 
 
 class Decided:
@@ -80,19 +89,19 @@ class Decided:
     """A MUL of a contraction on its operands, each brought to where it is wanted below all views of it."""
     decision = self.decisions.get(c.reduce)
     if decision is None or decision.product is None or not any(isinstance(s.device, Sharding) for s in src):
-      return UOp.build(mul.op, mul.dtype, src, mul.arg)
+      return by_hooks(mul, src)
     brought, mine = list[UOp](), c.of(mul)
     for s, operand, need in zip(mul.src, c.operands[mine], decision.needs[mine]):
       x = self.viewed(s, operand, self.source(c.reduce, operand, self.made[operand], need))
       brought.append(self.costs.build(x, decision.product) if isinstance(x.device, Sharding) else x)
-    return UOp.build(mul.op, mul.dtype, tuple(brought), mul.arg)
+    return by_hooks(mul, tuple(brought))
 
   def viewed(self, s: UOp, operand: UOp, x: UOp) -> UOp:
     """The views that lie between an operand and a product, over what the operand has become."""
     if s is operand:
       return x
     below = self.viewed(s.src[0], operand, x)
-    return below if s.op is Ops.MOVE else UOp.build(s.op, s.dtype, (below,), s.arg)
+    return below if s.op is Ops.MOVE else by_hooks(s, (below,))
 
   def unreduced(self, u: UOp, src: Sources) -> UOp | None:
     """An elementwise op on sums before these are scattered, if it may run there and nothing else reads them."""
@@ -121,4 +130,4 @@ def as_sources(u: UOp, src: Sources) -> UOp:
   """An op where its sources are, if these agree; else by the fewest bytes."""
   if not any(is_partial(s.device) for s in src) and any(o.stays for o in outcomes(u.op, u.dtype, src, u.arg)):
     return UOp.new(u.op, u.dtype, src, u.arg)
-  return UOp.build(u.op, u.dtype, src, u.arg)
+  return by_hooks(u, src)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import weakref
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
-from tinygrad.helpers import prod, source_line
+from tinygrad.helpers import PROCESS, prod, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
@@ -21,6 +20,8 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
+CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
+MOVE = Ops.MOVE
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -47,6 +48,7 @@ class Asked:
   nodes: list[UOp]  # of each value, the first that it is
   ops: list[UOp]  # of each edge
   inert: Set[UOp]  # hints that are met without them
+  kinds: Mapping[UOp, int]  # of each node a number for its op, dtype and arg
   gradients: Mapping[UOp, UOp]  # of what is a gradient, what it is by
 
   def sources(self, u: UOp) -> Sequence[UOp]:
@@ -85,15 +87,23 @@ class Answer:
   solution: Solution
   decisions: Decisions | None = None
   placements: dict[tuple[Axes, ...], Placement] = field(default_factory=dict)
+  places: dict[int, Placement] = field(default_factory=dict)  # of values, by their numbers
   met: dict[UOp, tuple[Axes, ...]] = field(default_factory=dict)
 
   def __getitem__(self, u: UOp) -> Placement | None:
     """None for what has no place of its own, or one that is not the solver's to choose."""
     if (v := self.asked.number.get(u)) is None:
       return None
-    hint = self.solution.hints[v]
-    dims = self.met.get(u, () if hint is None else hint.dims)
-    if (placement := self.placements.get(dims)) is None:  # with the names of this mesh
+    if u in self.met:
+      return self.at(self.met[u])
+    if (place := self.places.get(v)) is None:
+      hint = self.solution.hints[v]
+      place = self.places[v] = self.at(() if hint is None else hint.dims)
+    return place
+
+  def at(self, dims: tuple[Axes, ...]) -> Placement:
+    """The placement of what is cut so, with the names of this mesh."""
+    if (placement := self.placements.get(dims)) is None:
       placement = self.placements[dims] = Sharding(self.asked.mesh, spec_of(self.asked.mesh, dims))
     return placement
 
@@ -141,6 +151,16 @@ def ask(sink: UOp, mesh: Mesh, inert: Set[UOp] = frozenset()) -> Asked:
   return _Asking(sink, mesh, inert).run()
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+  """Of a value its shape, symbolic dims at their upper bounds, and what it takes to move it; of its op the rule, if it
+  has sources."""
+
+  shape: tuple[int, ...]
+  nbytes: float
+  rule: Rule | None
+
+
 class _Asking:
   def __init__(self, sink: UOp, mesh: Mesh, inert: Set[UOp] = frozenset()) -> None:
     sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
@@ -154,28 +174,33 @@ class _Asking:
     self.keys: dict[UOp, bytes] = dict.fromkeys(self.order, b"")
     self.same: dict[UOp, UOp] = {}  # of each node the first that is equal to it but for implied moves
     self.first: dict[tuple[Any, ...], UOp] = {}
+    self.kinds: dict[UOp, int] = {}
+    self.numbered: dict[tuple[Any, ...], int] = {}  # kinds, by op, dtype and arg
     buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: first_uid.get(u, u.arg.uid))
     self.made = {u: i for i, u in enumerate(buffers)}  # which of the graph's buffers came first
-    self.rules: dict[tuple[Any, ...], Rule] = {}
+    self.rules: dict[Rule, Rule] = {}  # one for all that are equal
+    self.known: dict[tuple[Any, ...], Facts] = {}
     self.nodes: list[UOp] = []
     self.edges: list[tuple[int, bytes, Edge, UOp]] = []
     self.groups: dict[Any, list[int]] = {}
     for u in self.order:
       self.identify(u)
-    self.by_depth = self.order
     for number in range(4):
       if number == 0 or not self.is_ordered():
         self.refine(number)
+    self.by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
     self.contractions = contractions(self.by_depth, self.same)
 
   def identify(self, u: UOp) -> None:
     """Which value a node is, and where it stands in the order."""
-    if is_decided_anew(u) or u in self.inert:
-      x = u.src[0]
-      self.depth[u], self.same[u] = self.depth[x], self.same[x]
+    op, dtype, src, arg = u.ref.key
+    kind = self.kinds[u] = self.numbered.setdefault((op, dtype, arg), len(self.numbered))
+    depth, same = self.depth, self.same
+    if (op is MOVE and is_decided_anew(u)) or u in self.inert:
+      depth[u], same[u] = depth[src[0]], same[src[0]]
     else:
-      self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
-      self.same[u] = self.first.setdefault((u.op, u.dtype, u.arg, *[self.same[s] for s in u.src]), u)
+      depth[u] = 1 + max([depth[s] for s in src], default=0)
+      same[u] = self.first.setdefault((kind, *[same[s] for s in src]), u)
 
   def run(self) -> Asked:
     for u in self.order:
@@ -196,19 +221,25 @@ class _Asking:
       self.nodes,
       ops,
       self.inert,
+      self.kinds,
       gradient_targets(self.order),
     )
 
   def refine(self, number: int) -> None:
     """Adds a part to the keys, by which nodes of one depth are ordered: a digest of a text of each node below."""
     part: dict[UOp, bytes] = {}
+    texts: dict[int, bytes] = {}  # of the first part, by kinds
     for u in self.order:
-      if is_decided_anew(u) or u in self.inert:
+      if is_decided_anew(u) if u.op is MOVE else u in self.inert:
         part[u] = part[u.src[0]]
-      else:
-        part[u] = digest(self.text(u, number), [part[s] for s in u.src])
-      self.keys[u] += part[u]
-    self.by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
+        continue
+      if number or (text := texts.get(self.kinds[u])) is None:
+        text = self.text(u, number).encode()
+        if not number:
+          texts[self.kinds[u]] = text
+      part[u] = hashlib.blake2b(text + b"".join([part[s] for s in u.src]), digest_size=KEY).digest()
+    for u, more in part.items():
+      self.keys[u] += more
 
   def text(self, u: UOp, number: int) -> str:
     """What orders nodes of one depth: alike in each process, whenever a program is written again, and when it has been
@@ -222,40 +253,41 @@ class _Asking:
 
   def is_ordered(self) -> bool:
     """Whether there are no two values of one depth and key."""
-    return all(
-      self.same[u] is self.same[v] or self.keys[u] != self.keys[v] or self.depth[u] != self.depth[v]
-      for u, v in itertools.pairwise(self.by_depth)
-    )
+    return len({(self.depth[u], self.keys[u]) for u in self.first.values()}) == len(self.first)
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
-    if u.op is Ops.SINK or is_anywhere(u):
+    op, number, inside = u.op, self.number, self.contractions.inside
+    if op is Ops.SINK or (op is MOVE and is_anywhere(u)):
       return
-    is_unsaid = is_decided_anew(u) or u in self.inert or (u.device is None and u.op is not Ops.CONSTRAIN)
-    if is_unsaid and not any(s in self.number for s in u.src):
+    is_unsaid = (op is MOVE and is_decided_anew(u)) or u in self.inert or (u.device is None and op is not Ops.CONSTRAIN)
+    if is_unsaid and not any(s in number for s in u.src):
       return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
-    elif self.same[u] is not u and self.same[u] in self.number and u not in self.contractions.inside:
-      self.number[u] = self.number[self.same[u]]
+    elif (same := self.same[u]) is not u and same in number and u not in inside:
+      number[u] = number[same]
     elif is_arrival(u):
       self.leaves.append(u)
-      self.value(u, self.said(u))
-    elif u not in self.contractions.inside:
-      self.value(u, self.said(u))
+      self.value(u, self.facts(u), self.said(u))
+    elif u not in inside:
+      facts = self.facts(u)
+      self.value(u, facts, self.said(u))
       if (c := self.contractions.by_reduce.get(u)) is not None:
-        self.connect(u, c.rule, c.operands)
-      elif u.src:
-        self.connect(u, self.rule(u), u.src)
+        self.connect(u, self.rules.setdefault(c.rule, c.rule), c.operands)
+      elif facts.rule is not None:
+        self.connect(u, facts.rule, u.src)
 
   def is_elsewhere(self, u: UOp) -> bool:
     """Whether a value is not the solver's to place: on other devices, in a file, or sent to one device by the user."""
     device = u.device
     if isinstance(device, Sharding):
       return not same_devices(device, self.whole)
-    if device == self.whole or is_arrival(u):
+    if device is self.whole or (isinstance(device, str) and device == self.whole) or is_arrival(u):
       return False
-    return is_stored(device) or (u.op is Ops.MOVE and u.arg.pinned) or any(s in self.elsewhere for s in u.src)
+    if u.op is MOVE and u.arg.pinned:
+      return True
+    return not self.elsewhere.isdisjoint(u.src) or is_stored(device)
 
   def said(self, u: UOp) -> Hint | None:
     """What the user has said of a value."""
@@ -271,28 +303,32 @@ class _Asking:
       self.groups.setdefault(hint.group, []).append(self.number[u] if u in self.number else len(self.problem.shapes))
     return said
 
-  def value(self, u: UOp, hint: Hint | None) -> None:
+  def value(self, u: UOp, facts: Facts, hint: Hint | None) -> None:
     """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
-    weight = float(prod(u.max_shape) * u.dtype.itemsize)
+    weight = facts.nbytes
     if u.src and u.src[0] in self.number and (u.op in GroupOp.Rearranging or u.op is Ops.CAST):
       weight = min(weight, self.problem.weights[self.number[u.src[0]]])
     self.nodes.append(u)
-    self.number[u] = self.problem.value(tuple(u.max_shape), hint, weight)
+    self.number[u] = self.problem.value(facts.shape, hint, weight)
 
-  def rule(self, u: UOp) -> Rule:
-    arg = u.arg.propagate if u.op is Ops.CONSTRAIN else None if u.op in ALIKE else u.arg
-    key = (u.op, arg, *(s.shape for s in u.src))
-    if (rule := self.rules.get(key)) is None:
-      allowed = Direction[u.arg.propagate.upper()] if u.op is Ops.CONSTRAIN else Direction.BOTH
-      rule = self.rules[key] = Rule.of(factor_rule(u), u.op in ALIKE, allowed)
-    return rule
+  def facts(self, u: UOp) -> Facts:
+    """What is to be known of a node; of those of one kind, on sources of the same shapes, asked once."""
+    key = (self.kinds[u], *[s.shape for s in u.src])
+    if (found := self.known.get(key)) is None:
+      shape, rule = u.max_shape, None
+      if u.src:
+        allowed = Direction[u.arg.propagate.upper()] if u.op is Ops.CONSTRAIN else Direction.BOTH
+        rule = Rule.of(factor_rule(u), u.op in ALIKE, allowed)
+        rule = self.rules.setdefault(rule, rule)
+      found = self.known[key] = Facts(shape, float(prod(shape) * u.dtype.itemsize), rule)
+    return found
 
   def connect(self, u: UOp, rule: Rule, sources: Sequence[UOp]) -> None:
     """The edge of an op."""
-    values = (*(self.number.get(s) for s in sources), self.number[u])
-    if any(v is not None for v in values[:-1]):
-      rule = self.rules.setdefault((rule,), rule)
-      self.edges.append((self.depth[u], self.keys[u], Edge(rule, values), u))
+    number = self.number
+    values = tuple([number.get(s) for s in sources])
+    if any(v is not None for v in values):
+      self.edges.append((self.depth[u], self.keys[u], Edge(rule, (*values, number[u])), u))
 
 
 def hint_on(u: UOp, mesh: Mesh) -> Hint:
@@ -311,10 +347,11 @@ def unread_hints(sink: UOp, counting: bool = False) -> set[UOp]:
   unless `counting`, those that have counted before."""
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
-    is_cut = u.op is Ops.CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
+    op = u.op
+    is_cut = op is CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
     if is_cut and (counting or u not in counted):
       found.add(u)
-    elif u.op is not Ops.SINK and (not is_decided_anew(u) or u in read):
+    elif op is not Ops.SINK and (op is not MOVE or not is_decided_anew(u) or u in read):
       read.update(u.src)
   return found
 
@@ -349,10 +386,7 @@ def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
   return all(common(x, y) == x and (is_open or x == y) for x, y, is_open in zip(said.dims, dims, said.opened))
 
 
-def digest(text: str, parts: Sequence[bytes]) -> bytes:
-  return hashlib.blake2b(text.encode() + b"".join(parts), digest_size=KEY).digest()
-
-
+@PROCESS.cached
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.device import Mesh
+from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, within_axes
 from tinygrad.uop import Factors
 
@@ -106,8 +107,5 @@ class Problem:
     """The number of a new value."""
     self.shapes.append(shape)
     self.hints.append(hint)
-    size = 1
-    for n in shape:
-      size *= n
-    self.weights.append(size if weight is None else weight)
+    self.weights.append(prod(shape) if weight is None else weight)
     return len(self.shapes) - 1

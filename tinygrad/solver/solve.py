@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
@@ -13,7 +13,7 @@ from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.step import Change, Mode, is_pass_through, step
 
 ALL_ROUNDS = 1 << 30
-Levelled = Sequence[tuple[bool, Direction]]  # how each op takes part at a level
+Taking = tuple[bool, Direction]  # how an op takes part at a level: through which factors, in which directions
 T = TypeVar("T")
 AtRest = list[Mode | None]  # of each edge, the mode in which it changes nothing, as its values are now
 
@@ -32,7 +32,7 @@ class Policy:
 DEFAULT = Policy()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Told:
   """By way of which edge (None: a result of the program) which value has told another how to cut a dim, and what had
   told that one (None: its hint)."""
@@ -59,14 +59,30 @@ def solve(problem: Problem, policy: Policy = DEFAULT, told: Mapping[int, dict[in
   return Solver(problem, policy, told or {}).run()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
   """An edge, with the slots of its values, and what these weigh."""
 
   rule: Rule
   values: Sequence[int | None]
   slots: Sequence[int | None]
   weighs: tuple[float, ...]
+
+
+class KnownChange(NamedTuple):
+  """What a step changes: which tensor, its hint then, and for each dim that changed the tensor that told it, and which
+  dim of that is cut so."""
+
+  tensor: int
+  hint: Hint
+  givers: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+  """`ways` in which ops take part, and for each level that of each op, by its number there."""
+
+  ways: list[Taking]
+  each: list[list[int]]
 
 
 class Solver:
@@ -76,7 +92,7 @@ class Solver:
   def __init__(self, problem: Problem, policy: Policy, told: Mapping[int, dict[int, Told]]) -> None:
     self.problem, self.policy = problem, policy
     self.one: dict[Any, Any] = {}  # the one object of each hint and mode
-    self.steps: dict[tuple[object, ...], list[Change]] = {}
+    self.steps: dict[tuple[object, ...], list[KnownChange]] = {}
     self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
@@ -84,9 +100,12 @@ class Solver:
       if hint is not None:
         self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
     self.spoken = set(self.hints)  # slots of which something is said
+    anything: dict[int, Hint] = {}  # by the number of dims
     for s, shape in zip(self.slot, problem.shapes):
       if s not in self.hints:
-        self.hints[s] = self.same(Hint.anything(len(shape)))
+        if (hint := anything.get(len(shape))) is None:
+          hint = anything[len(shape)] = self.same(Hint.anything(len(shape)))
+        self.hints[s] = hint
     self.readers: dict[int, list[int]] = {}  # of each slot, the edges that it is part of
     self.parts = [self.part(edge.rule, edge.values) for edge in problem.edges]
     for e, part in enumerate(self.parts):
@@ -105,14 +124,14 @@ class Solver:
     return Part(rule, values, [None if v is None else self.slot[v] for v in values], weighs)
 
   def run(self) -> Solution:
-    by_level = levels(self.problem) if self.policy.levels else [[(False, e.rule.direction) for e in self.problem.edges]]
+    by_level = levels(self.problem) if self.policy.levels else one_level(self.problem)
     rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
     for number in rounds or [0]:
       self.round(number, by_level)
     hints = [self.hints[s] if s in self.spoken else None for s in self.slot]
     return Solution(hints, [self.told.get(s, {}) for s in self.slot])
 
-  def round(self, number: int, by_level: Sequence[Levelled]) -> None:
+  def round(self, number: int, by_level: Levels) -> None:
     """Where there is memory to place, a round is made for that alone, and again for the rest, with the memory as it was
     found: so a second propagation will find it, and what is computed from it must not move then."""
     memory = {s for v in self.problem.memory if any(self.hints[s := self.slot[v]].opened)}
@@ -127,12 +146,12 @@ class Solver:
     if memory:
       self.hints |= found  # a later round may cut it further
 
-  def all_levels(self, number: int, by_level: Sequence[Levelled]) -> None:
+  def all_levels(self, number: int, by_level: Levels) -> None:
     self.at_rest = AtRest([None] * len(self.problem.edges))
-    for admitted in by_level:
+    modes = [None if how[1] is Direction.NONE else self.mode(number, *how) for how in by_level.ways]
+    for admitted in by_level.each:
       self.exchange_results(number)
-      modes = {how: self.mode(number, *how) for how in set(admitted)}
-      self.settle([modes[how] for how in admitted])
+      self.settle([modes[way] for way in admitted])
       self.exchange_results(number)
 
   def mode(self, number: int, through: bool, direction: Direction) -> Mode:
@@ -142,20 +161,24 @@ class Solver:
     mode: Mode = found
     return mode
 
-  def settle(self, modes: Sequence[Mode]) -> None:
-    """A work list, first in, first out: what touches a value that has changed is looked at again."""
-    waiting = deque(e for e, mode in enumerate(modes) if mode.direction is not Direction.NONE)
-    queued, at_rest, parts = set(waiting), self.at_rest, self.parts
-    while waiting:
-      e = waiting.popleft()
-      queued.discard(e)
+  def settle(self, modes: AtRest) -> None:
+    """All ops in turn, then a work list, first in, first out: what touches a value that has changed is looked at again.
+    `modes`: None for an op that takes no part."""
+    waiting, queued, swept = deque[int](), set[int](), -1
+    at_rest, parts, readers = self.at_rest, self.parts, self.readers
+    while waiting or swept + 1 < len(modes):
+      if swept + 1 < len(modes):
+        e = swept = swept + 1
+      else:
+        e = waiting.popleft()
+        queued.discard(e)
       mode = modes[e]
-      if at_rest[e] is mode:
+      if mode is None or at_rest[e] is mode:
         continue
       at_rest[e] = mode
       for s in self.apply(parts[e], mode, e):
-        for other in self.readers[s]:
-          if other not in queued and modes[other].direction is not Direction.NONE:
+        for other in readers[s]:
+          if other <= swept and other not in queued and modes[other] is not None:
             queued.add(other)
             waiting.append(other)
 
@@ -176,23 +199,30 @@ class Solver:
     before = [None if s is None else hints[s] for s in slots]
     key = (id(part.rule), id(part.weighs), id(mode), *map(id, before))
     if (changes := self.steps.get(key)) is None:
-      changes = self.steps[key] = step(part.rule, before, part.weighs, mode, self.problem.mesh)
-    out = []
-    for c in changes:
-      s = slots[c.tensor]
+      found = step(part.rule, before, part.weighs, mode, self.problem.mesh)
+      changes = self.steps[key] = [self.known(c, before) for c in found]
+    out = list[int]()
+    for tensor, hint, givers in changes:
+      s = slots[tensor]
       assert s is not None
-      if hints[s] is not before[c.tensor]:
+      if hints[s] is not before[tensor]:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
-      hints[s] = self.same(c.hint)
+      hints[s] = hint
       self.spoken.add(s)
-      for d, i in c.told:
-        if (w := part.values[i]) is not None and (h := before[i]) is not None:
-          told = self.told.get(self.slot[w], {}).get(dim_over(h, c.hint.dims[d]))
-          self.told.setdefault(s, {})[d] = Told(e, w, told)
+      for dim, i, over in givers:
+        if (w := part.values[i]) is not None:
+          before_that = self.told.get(self.slot[w])
+          told = None if before_that is None else before_that.get(over)
+          self.told.setdefault(s, {})[dim] = Told(e, w, told)
       out.append(s)
       for other in self.readers.get(s, ()):
         self.at_rest[other] = None
     return out
+
+  def known(self, c: Change, before: Sequence[Hint | None]) -> KnownChange:
+    """A change, as it is kept for all steps that are equal."""
+    givers = [(d, i, dim_over(h, c.hint.dims[d])) for d, i in c.told if (h := before[i]) is not None]
+    return KnownChange(c.tensor, self.same(c.hint), givers)
 
 
 def dim_over(hint: Hint, axes: Axes) -> int:
@@ -224,28 +254,42 @@ def slots(problem: Problem) -> list[int]:
   return [find(v) for v in first]
 
 
-def levels(problem: Problem) -> list[list[tuple[bool, Direction]]]:
+def levels(problem: Problem) -> Levels:
   """How each op takes part at each level (only through factors that pass, the directions): cuts go first where they
   cost nothing.
 
   0: elementwise ops, and those of one source, these from the larger value to the smaller one; forward only where the
   op alone reads the source. 1: the same, but for that. 2: all ops, through factors that pass. 3: all.
   """
-  readers = edges_that_use(problem)
-  out: list[list[tuple[bool, Direction]]] = [[], [], [], []]
-  costly: dict[int, bool] = {}  # whether there is a factor that does not pass, by the rules' ids
+  readers, shapes = edges_that_use(problem), problem.shapes
+  numbers, out = dict[Taking, int](), Levels([], [[], [], [], []])
+  known: dict[tuple[object, ...], list[int]] = {}  # of equal ops on values of equal shapes
   for edge in problem.edges:
-    rule, allowed = edge.rule, edge.rule.direction
-    early = cheap_direction(edge, problem) & allowed
-    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: rule.sources])
-    if (some_cost := costly.get(id(rule))) is None:
-      free = (is_pass_through(f, rule) for f in range(len(rule.sizes)) if f not in rule.blocked)
-      some_cost = costly[id(rule)] = not all(free)
-    out[0].append((not rule.elementwise and some_cost, early if alone else early & Direction.BACKWARD))
-    out[1].append((not rule.elementwise and some_cost, early))
-    out[2].append((some_cost, allowed))
-    out[3].append((False, allowed))
+    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: edge.rule.sources])
+    key = (id(edge.rule), alone, *[None if v is None else shapes[v] for v in edge.values])
+    if (found := known.get(key)) is None:
+      found = known[key] = [numbers.setdefault(way, len(numbers)) for way in ways_of(edge, problem, alone)]
+    for level, way in zip(out.each, found):
+      level.append(way)
+  out.ways.extend(numbers)
   return out
+
+
+def ways_of(edge: Edge, problem: Problem, alone: bool) -> list[Taking]:
+  """How an op takes part at each level; `alone`: whether nothing else reads its sources."""
+  rule, allowed = edge.rule, edge.rule.direction
+  early = cheap_direction(edge, problem) & allowed
+  some_cost = not all(is_pass_through(f, rule) for f in range(len(rule.sizes)) if f not in rule.blocked)
+  through = not rule.elementwise and some_cost
+  first = early if alone else early & Direction.BACKWARD
+  return [(through, first), (through, early), (some_cost, allowed), (False, allowed)]
+
+
+def one_level(problem: Problem) -> Levels:
+  """All ops at once, through all factors."""
+  numbers = dict[Taking, int]()
+  each = [numbers.setdefault((False, edge.rule.direction), len(numbers)) for edge in problem.edges]
+  return Levels(list(numbers), [each])
 
 
 def edges_that_use(problem: Problem) -> dict[int, set[int]]:

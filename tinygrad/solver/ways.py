@@ -15,16 +15,19 @@ from tinygrad.helpers import prod
 from tinygrad.sharding.abstract_values import COMPARED, abstract_of, distinguished
 from tinygrad.sharding.costs import Costs, wants_push
 from tinygrad.sharding.decision_cache import AS_GIVEN
+from tinygrad.sharding.decisions import decide
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.contractions import Contraction
+from tinygrad.solver.decided import by_hooks
 from tinygrad.solver.graph import Answer
 from tinygrad.uop import Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources
 
 Key = tuple[Any, ...]
+MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
 
 
 class MovesHeld(Costs):
@@ -60,16 +63,24 @@ class MovesHeld(Costs):
     """What is held of a value and of those below it that might be moved in its place."""
     if not self.held:
       return None
-    at = [self.held.get(u) for u in views(x)]
-    return tuple(at) if any(at) else None
+    if not is_seen_through(x):
+      at = self.held.get(x)
+      return None if at is None else (at,)
+    found = tuple([self.held.get(u) for u in views(x)])
+    return found if any(found) else None
+
+
+def is_seen_through(x: UOp) -> bool:
+  """Whether what is below a value might be moved in its place."""
+  return wants_push(x) or (x.op is MOVE and not x.arg.pinned)
 
 
 def views(x: UOp) -> Iterator[UOp]:
   """A value and those below it that might be moved in its place."""
-  for u in x.down():
-    yield u
-    if not (wants_push(u) or (u.op is Ops.MOVE and not u.arg.pinned)):
-      return
+  yield x
+  while is_seen_through(x):
+    x = x.src[0]
+    yield x
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +96,66 @@ class PricedWay:
 
 
 class OpWays:
-  """The ops of an answer, each built in one of its ways. `made`: what nodes have become."""
+  """The ops of an answer, each built in one of its ways. `made`: what nodes have become.
+
+  `stay`: of ops that run where their sources are, whatever is behind them, the abstract values of their results, by all
+  that decides on that."""
 
   def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
-    self.found, self.costs, self.ahead = found, MovesHeld(), Ahead(found, made)
+    self.found, self.costs, self.ahead, self.kinds = found, MovesHeld(), Ahead(found, made), found.asked.kinds
+    self.stay: dict[Key, UOp] = {}
     self.known: dict[Key, list[PricedWay]] = {}
     self.products: dict[Key, Outcome] = {}
+    self.places: dict[int, Placement | None] = {}  # of results, by the ids of ways
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
-  def looks(self, u: UOp, src: Sources, target: Placement) -> Key:
-    """All that decides the way of an op, but for what is behind it."""
+  def looks(self, u: UOp, src: Sources, target: Placement | None) -> Key:
+    """All that decides the way of an op, the abstract values of its sources first, but for what is behind it."""
     seen = tuple([abstract_of(x) for x in src])
     if u.op in COMPARED:
       seen = distinguished(u.op, src, seen)
-    return u.op, u.dtype, u.arg, target, seen, *[self.costs.where(x) for x in src]
+    return seen, self.kinds[u], target, *[self.costs.where(x) for x in src]
 
   def at_target(self, u: UOp, src: Sources, target: Placement) -> UOp:
     """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
     it. The result stays partial where it is."""
     key = self.looks(u, src, target)
+    if (like := self.stay.get(key)) is not None:
+      return alike(u, src, like)
     if (ways := self.known.get(key)) is None:
-      ways = self.known[key] = self.ways(u, src, key[4], target)
+      ways = self.known[key] = self.ways(u, src, key[0], target)
     way = ways[0] if len(ways) == 1 else min(ways, key=lambda way: self.rank(u, way))
     brought = self.brought(src, way.outcome)
-    v = UOp.new(u.op, u.dtype, brought, u.arg)
-    if brought is src:  # it looks as the first one did
-      seen = self.results.get(id(way))
-      if seen is None:
-        seen = self.results[id(way)] = abstract_of(v)
-      v.shape, v.device, v.abstract = seen.shape, seen.device, seen
+    if brought is src:
+      v = alike(u, src, self.results.get(id(way)))
+      like = self.results[id(way)] = v.abstract
+      if len(ways) == 1 and v.device is target:
+        self.stay[key] = like
+    else:
+      v = UOp.new(u.op, u.dtype, brought, u.arg)
+      v.shape = u.shape
+      if (place := self.places.get(id(way))) is None:
+        place = self.places[id(way)] = v.device
+      v.device = place
     return v if v.device is target or self.costs.cost(v, target) > 0 else self.costs.build(v, target)
+
+  def as_written_now(self, u: UOp, src: Sources) -> UOp:
+    """The op as the hooks run it on sources that are placed. A gradient that was written then would read what the op
+    had moved; so a move that is held is no cost."""
+    key = self.looks(u, src, None)
+    if (like := self.stay.get(key)) is not None:
+      return alike(u, src, like)
+    if any(map(self.costs.knows, src)):
+      v = UOp.new(u.op, u.dtype, decide(u.op, u.dtype, src, u.arg, None, self.costs), u.arg)
+    else:
+      v = by_hooks(u, src)
+    if v.op is u.op and v.src == src:
+      self.stay[key] = abstract_of(v)
+    else:
+      for s, x in zip(src, v.src):
+        if x is not s:
+          self.costs.hold(x)
+    return v
 
   def brought(self, src: Sources, o: Outcome) -> Sources:
     return (
@@ -150,11 +191,20 @@ class OpWays:
     of the ways that its sources know, or as the sum is to be cut."""
     target = self.found[c.reduce]
     if not isinstance(target, Sharding) or not any(isinstance(s.device, Sharding) for s in src):
-      return UOp.build(u.op, u.dtype, src, u.arg)
-    key = (*self.looks(u, src, target), c.reduce.dtype, c.reduce.shape, c.reduce.arg)
+      return by_hooks(u, src)
+    key = (*self.looks(u, src, target), self.kinds[c.reduce], c.reduce.shape)
     if (best := self.products.get(key)) is None:
       best = self.products[key] = best_product(u, c, src, target, self.costs)
     return UOp.new(u.op, u.dtype, self.brought(src, best), u.arg)
+
+
+def alike(u: UOp, src: Sources, like: UOp | None) -> UOp:
+  """The op on its sources as they are. `like`: its abstract value, if that is known."""
+  v = UOp.new(u.op, u.dtype, src, u.arg)
+  if like is None:
+    like = abstract_of(v)
+  v.shape, v.device, v.abstract = like.shape, like.device, like
+  return v
 
 
 class Ahead:
@@ -167,11 +217,16 @@ class Ahead:
   @functools.cached_property
   def only(self) -> dict[int, UOp]:
     """The reader of each value that has one."""
-    asked, readers = self.found.asked, dict[int, set[UOp]]()
+    asked, number = self.found.asked, self.number
+    first, several = dict[int, UOp](), set[int]()
     for u in asked.order:
-      for v in () if asked.is_no_value(u) else [self.number[s] for s in u.src if s in self.number]:
-        readers.setdefault(v, set()).add(asked.nodes[self.number[u]] if u in self.number else u)
-    return {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
+      if asked.is_no_value(u):
+        continue
+      reader = asked.nodes[number[u]] if u in number else u
+      for s in u.src:
+        if (v := number.get(s)) is not None and first.setdefault(v, reader) is not reader:
+          several.add(v)
+    return {v: reader for v, reader in first.items() if v not in several}
 
   def reduction(self, u: UOp, v: UOp) -> float:
     """The fewest bytes of reducing u, of which `v` is the abstract value: there, or behind ops that let it be partial

@@ -4,7 +4,7 @@ named rules to a fixed point, and substitution: everywhere, or where a node is f
 Each is linear in nodes, whatever the number of paths, and takes graphs that are deeper than Python's stack.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tinygrad.uop.node import UOp, knows, map_arg
@@ -16,12 +16,16 @@ Rules = Mapping[Ops, Callable[[UOp], UOp | None]]
 
 
 def rebuild(
-  root: UOp, make: Make, memo: dict[UOp, UOp] | None = None, cut: Callable[[UOp], UOp | None] | None = None
+  root: UOp,
+  make: Make,
+  memo: dict[UOp, UOp] | None = None,
+  cut: Callable[[UOp], UOp | None] | None = None,
+  order: Sequence[UOp] | None = None,
 ) -> UOp:
   """What `root` becomes where each node becomes `make(node, what its sources became)`, sources first.
 
   `memo`: what nodes became, for several roots; those in it are not looked below. `cut`: what a node becomes that is
-  not to be looked below either, or None to go on.
+  not to be looked below either, or None to go on. `order`: all nodes, sources first, where that matters to `make`.
   """
   done: dict[UOp, UOp] = {} if memo is None else memo
 
@@ -31,8 +35,9 @@ def rebuild(
       done[u] = v
     return u not in done
 
-  for u in root.toposort(passes if cut is not None else (lambda u: u not in done) if done else None):
-    done[u] = make(u, tuple([done[s] for s in u.src]))
+  for u in order or root.toposort(passes if cut is not None else (lambda u: u not in done) if done else None):
+    if u not in done:
+      done[u] = make(u, tuple([done[s] for s in u.src]))
   return done[root]
 
 

@@ -1,0 +1,79 @@
+"""Of two graphs of one answer the one for which fewer bytes move, once `place` has looked at them. Where they differ in
+implied moves alone, which it decides again, one of them is placed for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinygrad.device import Placement
+from tinygrad.helpers import DEFER
+from tinygrad.sharding.decisions import droppable
+from tinygrad.sharding.moves import wire
+from tinygrad.sharding.outcomes import is_partial
+from tinygrad.sharding.place import Placer, with_casts_sunk
+from tinygrad.sharding.placements import build_placed
+from tinygrad.uop import Ops, UOp
+
+CAST = Ops.CAST  # hot: a member of an enum takes longer to look up
+CONSTRAIN = Ops.CONSTRAIN
+MOVE = Ops.MOVE
+Moved = tuple[int, Placement | None, Placement]  # what is moved, from where, and where to
+
+
+@dataclass(slots=True)
+class Unmoved:
+  """A graph without its hints and without the moves that `place` drops. `number` of each node: one for all that are
+  equal then; `wires`: the bytes of all moves; `narrowed`: those that a cast reads, which may be had for less."""
+
+  number: dict[UOp, int] = field(default_factory=dict)
+  wires: dict[Moved, float] = field(default_factory=dict)
+  narrowed: set[Moved] = field(default_factory=set)
+
+  @property
+  def least(self) -> float:
+    """The bytes that move in the graph as it is, at least."""
+    return sum(nbytes for move, nbytes in self.wires.items() if move not in self.narrowed)
+
+
+def without_moves(sink: UOp, known: dict[tuple[Any, ...], int]) -> Unmoved:
+  """A graph without moves. `known`: the numbers of nodes without them, for several graphs."""
+  graph = Unmoved()
+  number, wires, moved = graph.number, graph.wires, dict[UOp, Moved]()
+  for u in sink.toposort():
+    op, dtype, src, arg = u.ref.key
+    if op is CONSTRAIN:
+      number[u] = number[src[0]]
+      if src[0] in moved:
+        moved[u] = moved[src[0]]
+      continue
+    if op is MOVE:
+      x = src[0]
+      moved[u] = move = number[x], x.device, u.arg.device
+      if x.device is not None and move not in wires:
+        wires[move] = wire(u.shape, dtype.itemsize, x.device, u.arg.device)
+      if droppable(u):
+        number[u] = number[x]
+        continue
+    elif op is CAST and src[0] in moved:
+      graph.narrowed.add(moved[src[0]])
+    number[u] = known.setdefault((op, dtype, arg, *[number[s] for s in src]), len(known))
+  return graph
+
+
+def are_placed_alike(one: UOp, two: UOp) -> bool:
+  """Whether `place` makes one graph of both, and neither is better left as it is: they are the same without what it
+  drops. (A view that is made anew for a move below it counts as the view that it is of the same value.)"""
+  known = dict[tuple[Any, ...], int]()
+  first, second = without_moves(one, known), without_moves(two, known)
+  order = one.toposort()
+  if not DEFER.value or first.number[one] != second.number[two] or not any(is_partial(u.device) for u in order):
+    return False
+  again = bytes_of_again(order)
+  return again < with_casts_sunk(order).nbytes and again <= second.least
+
+
+def bytes_of_again(order: Sequence[UOp]) -> float:
+  """The bytes that move in a graph whose implied moves `place` decides again."""
+  return with_casts_sunk(build_placed(Placer(order).run()).toposort()).nbytes
