@@ -34,8 +34,7 @@ def explain(*ys: Any, mesh: Mesh | None = None) -> Report:
   `.rows` lists each with its kind, mesh axes, bytes, line, reason and hints; `.payload` and `.wire` add up their bytes
   per device; it prints as a table. Slices and other steps in which no byte travels are left out. Axes have the names of
   the mesh that the user last placed something with on these devices. `mesh`: the moves that there would be after
-  `propagate(*ys, mesh=mesh)`, which is not done; memory that it would move at once counts as moved.
-  """
+  `propagate(*ys, mesh=mesh)`, which is not done; memory that it would move at once counts as moved."""
   roots = _nodes("explain", ys)
   reports = _Hooks.reports
   found: Report = reports.report(reports.as_realized(roots if mesh is None else _Hooks.propagated(roots, mesh)))

@@ -21,8 +21,7 @@ class SunkCast:
   """CAST(reduce(x)) run as CAST(reduce_scatter(x)): the cast is to fewer bytes an element, or its reader wants a cut.
 
   `placement`: at which the cast runs. `links`: what rearranges it on its way to `last`, the cast first; `last` is a
-  move to a cut, or None where the cast itself is gathered. `saved`: bytes that a device does not receive.
-  """
+  move to a cut, or None where the cast itself is gathered. `saved`: bytes that a device does not receive."""
 
   placement: Placement
   links: tuple[UOp, ...]

@@ -73,9 +73,7 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   known; None to leave it.
 
   The MUL was placed without knowing that it is summed. The cuts of its operands before any implied move are resolved
-  again, and what the
-  sum will be partial over is charged as a reduce-scatter.
-  """
+  again, and what the sum will be partial over is charged as a reduce-scatter."""
   if arg[0] is not Ops.ADD:
     return None
   chain = [*itertools.takewhile(lambda u: u.op is Ops.CAST or (u.op in PUSHED and u.op is not Ops.EXPAND), x.down())]

@@ -1,8 +1,7 @@
 """How a node is made at a placement, on local shapes: the same op on parts of its sources, a slice, or a COLLECTIVE.
 
 An even cut has an integer length, an uneven one an expression of `_device_num`. Every move becomes a COLLECTIVE, and so
-does every index map along a cut dim.
-"""
+does every index map along a cut dim."""
 
 import functools
 from collections import Counter
@@ -137,8 +136,7 @@ class LocalForms:
 
 
 def op_rule(u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule | Local:
-  """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
-  needed."""
+  """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are needed."""
   places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), partials_of(s)) for s, x in zip(u.src, f.src)]
   needs: list[Demand] = list(zip(u.src, places))
   shape = lengths(p, u.shape)

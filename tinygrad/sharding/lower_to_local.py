@@ -1,8 +1,7 @@
 """The pass from a placed graph to the local view: what every node is asked for, then its local forms.
 
 A value is asked for at a placement: its own, or (constants, and slices of what is replicated) one that needs no
-communication.
-"""
+communication."""
 
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,7 @@ Bytes are what each device receives, the largest over the devices, as a ring or 
 2(n-1)/n of the local block, reduce-scatter (n-1)/n of it. A change of cuts (all-gather, all-to-all, permute) is one
 exchange (`_exchange`), in which a device receives the part of its new block that it does not hold yet, for an even
 all-gather (n-1)/n of the result: no sequence of steps moves less. What refines a cut in place, or cuts what is
-replicated, is sliced before and costs nothing.
-"""
+replicated, is sliced before and costs nothing."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,7 @@ class Step:
 
   `kind`: slice, unreduce, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `sub_axes`: those over
   which devices exchange. `payload` in bytes: the operand's block, of an all-gather and a copy the result's. `nbytes`:
-  received per device.
-  """
+  received per device."""
 
   kind: str
   a: Placement
@@ -66,8 +64,7 @@ def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> t
 
   What `a` is partial over and `b` is not is reduced first: reduce-scattered onto sub-axes that `b` cuts, the rest
   all-reduced. Then come at most a slice, one exchange, and a step that makes it partial over what `b` is. A number
-  moves as a dim of one element.
-  """
+  moves as a dim of one element."""
   if a == b:
     return ()
   shape = shape or (1,)

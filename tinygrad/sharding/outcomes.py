@@ -1,8 +1,7 @@
 """The ways to run an op on sources placed as they are: where each source would have to be, and where the result is.
 
 Collect, resolve, update (`factors.py`), once with partial sources reduced first and, where the op's card allows it
-(`partial.py`), once with them as they are. Which of the ways is taken is for `decisions.py`, by bytes (`costs.py`).
-"""
+(`partial.py`), once with them as they are. Which of the ways is taken is for `decisions.py`, by bytes (`costs.py`)."""
 
 from __future__ import annotations
 

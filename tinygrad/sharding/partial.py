@@ -1,10 +1,9 @@
 """Partial values: which ops may run on the parts of a value before they are reduced, by the rule on the op's card.
 
-`f` may run before the reduction exactly when f(red(x_d), rest) = red(f(x_d), rest). Then partial sources stay as
-they are, others are made partial where they would count once per device (a MOVE to a partial placement: one coordinate
-holds the value, the others the identity), and the result is partial. The identities of empty blocks survive each op
-that is allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
-"""
+`f` may run before the reduction exactly when f(red(x_d), rest) = red(f(x_d), rest). Then partial sources stay as they
+are, others are made partial where they would count once per device (a MOVE to a partial placement: one coordinate holds
+the value, the others the identity), and the result is partial. The identities of empty blocks survive each op that is
+allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting."""
 
 import math
 from collections.abc import Callable, Sequence

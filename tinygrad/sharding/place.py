@@ -77,8 +77,7 @@ class Placer:
   Once with every reduction put off for as long as it may be, to see what the consumers of each value ask for; then from
   the sinks up, `down(v) = min(reduce v here, the reductions its consumers ask for, each once, + sum of down(consumers
   that keep))`; and once more with reductions where that is cheaper than below. Both times only abstract values are
-  placed; `build_placed` makes the nodes.
-  """
+  placed; `build_placed` makes the nodes."""
 
   def __init__(self, order: Sequence[UOp]) -> None:
     self.order, self.under = order, settings()

@@ -21,8 +21,7 @@ class Placements:
   its result, as abstract values. `dropped`: an implied move -> what it moved: its readers decide anew. `reduced`: a
   partial value that is reduced where it arises -> its abstract value before and after. `casts`: casts to a narrower
   type that run between a reduce-scatter and a gather. `nbytes`: what each device receives in all moves, the sunk casts
-  counted; 0 where it was not asked.
-  """
+  counted; 0 where it was not asked."""
 
   order: Sequence[UOp]
   runs: Mapping[UOp, OpPlacement | None] = field(default_factory=dict)

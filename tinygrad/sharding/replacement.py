@@ -19,8 +19,7 @@ class Replacement:
 
   What is compared with a value that it was chosen from, x with its greatest element, is not replaced in the comparison
   while x is not: x will be computed anew, and may be rounded otherwise than for the buffer. Both sides then come of the
-  same computation. Linear in nodes; where placements stay and nothing of the kind is compared this is `substitute`.
-  """
+  same computation. Linear in nodes; where placements stay and nothing of the kind is compared this is `substitute`."""
 
   def __init__(self, mapping: Mapping[UOp, UOp]) -> None:
     self.mapping = mapping
