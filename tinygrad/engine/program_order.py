@@ -117,8 +117,7 @@ class ProgramOrder:
   def run(self, asked: Sequence[Live], read: Sequence[UOp] = ()) -> list[UOp]:
     """Computes `asked` and the values `read`, in one go with all that has to happen by then: whatever reads memory
     which an assignment among them overwrites, and the assignments that this takes. So it does not matter to the values
-    what is asked for first. Each tensor of these then holds its buffer; returns what `read` has become.
-    """
+    what is asked for first. Each tensor of these then holds its buffer; returns what `read` has become."""
     roots = {id(t): _root(t) for t in asked}
     if recorders and (
       earlier := [t for t in self.readers([*roots.values(), *read], roots) if t._holder.number < self.began]

@@ -129,8 +129,7 @@ def work_of(run: Run) -> list[Work]:
 @dataclass(slots=True, eq=False)
 class Stretch:
   """Items between two copies: the backends, and one batch of calls for each; `bound` says which call is which (work,
-  device number).
-  """
+  device number)."""
 
   work: list[Work]
   backends: list[Backend] = field(default_factory=list)
@@ -157,8 +156,7 @@ class Stretch:
 
   def bind(self, work: Sequence[Work]) -> None:
     """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
-    last barrier (or before this stretch), before they write what a peer may still read, and at the end.
-    """
+    last barrier (or before this stretch), before they write what a peer may still read, and at the end."""
     lists: dict[str, list[Any]] = {}
     met: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}  # by device set: memory written and read by peers since
 

@@ -21,8 +21,7 @@ _AS_FIRST = frozenset((Ops.AFTER, Ops.ASSIGN, Ops.WAIT))
 
 def _result_device(u: UOp) -> Placement | None:
   """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's
-  card.
-  """
+  card."""
   op = u.op
   if op in _PLACED_BY_ARG:
     return u.arg.device  # type: ignore[no-any-return]

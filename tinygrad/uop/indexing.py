@@ -50,9 +50,8 @@ def is_false(c: UOp | None) -> bool:
 
 
 def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index:
-  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims
-  with equal products.
-  """
+  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims with
+  equal products."""
   out: list[UOp] = []
   i = j = 0
   while i < len(new) or j < len(old):

@@ -87,8 +87,7 @@ class UOp:
   """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
 
   Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what
-  placements
-  need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
+  placements need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
   """
 
   __slots__ = (
@@ -203,8 +202,7 @@ class UOp:
 
   def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
     """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
-    through such).
-    """
+    through such)."""
     if (kept := gate is None and self.op is Ops.SINK) and knows(self, "order"):
       return [*self.order, self]
     seen: set[UOp] = set()
@@ -370,9 +368,8 @@ class UOp:
     return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
 
   def r(self, op: Ops, axes: Sequence[int]) -> UOp:
-    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result is partial; it is reduced here
-    unless DEFER.
-    """
+    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result is partial; it is reduced here unless
+    DEFER."""
     axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
     if not axes:
       return self
@@ -434,9 +431,8 @@ class UOp:
     return UOp.build(Ops.WINDOW, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def spread(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
-    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists,
-    else 0.
-    """
+    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists, else
+    0."""
     return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def gather(self, index: UOp, batch: int = 0) -> UOp:
@@ -447,8 +443,7 @@ class UOp:
   def scatter(self, index: UOp, n: sint, op: Ops, batch: int = 0) -> UOp:
     """The adjoint of `gather`: shape index.shape[:batch] + (n,) + self.shape[index.ndim:]. Row i is the reduction by
     `op` of these rows whose index is i, its identity where there are none. The first `batch` dims of the index and of
-    self are those of the result; an index outside [0, n) is dropped.
-    """
+    self are those of the result; an index outside [0, n) is dropped."""
     arg = (op, as_dims((n,))[0], batch)
     cut = [(d, i) for d in (self.device, index.device) for i in range(batch, index.ndim) if isinstance(d, Sharding)]
     if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL):  # what is added to, in memory, is not rounded each time
@@ -496,8 +491,7 @@ class UOp:
 
   def contiguous(self) -> UOp:
     """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in
-    the other.
-    """
+    the other."""
     return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else self.clone()
 
   def clone(self) -> UOp:
@@ -594,8 +588,7 @@ def exact(arg: Any) -> Any:
 
 def _cast_const(value: ConstType, dtype: DType) -> ConstType:
   """A constant's cast; a float that no integer holds becomes 0, as the interpreter and LLVM's saturating casts of nan
-  do.
-  """
+  do."""
   if isinstance(value, float) and not dtypes.is_float(dtype) and dtype is not dtypes.bool:
     return 0 if math.isnan(value) else int(max(min(value, float(dtypes.max(dtype))), float(dtypes.min(dtype))))
   return value
@@ -637,8 +630,7 @@ def uops_in(arg: Any) -> Iterable[UOp]:
 
 
 def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
-  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an
-  int.
+  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an int.
   """
   if isinstance(arg, UOp):
     v = f(arg)

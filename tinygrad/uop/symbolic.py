@@ -1,9 +1,8 @@
 """Bounds and simplification of integer expressions (dtype `index`), and constant folding for every dtype.
 
 An index expression is kept as a sum `c0*a0 + c1*a1 + … + c` over atoms in a fixed order. IDIV and MOD are floor
-division and its
-remainder, for which the identities below hold for every sign of the numerator (Graham, Knuth, Patashnik: Concrete
-Mathematics, ch. 3).
+division and its remainder, for which the identities below hold for every sign of the numerator (Graham, Knuth,
+Patashnik: Concrete Mathematics, ch. 3).
 """
 
 import math
@@ -60,9 +59,8 @@ def fold_constants(u: UOp) -> UOp:
 
 
 def fold_identity(u: UOp) -> UOp:
-  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, …; exact for nan, inf
-  and -0.0.
-  """
+  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, …; exact for nan, inf and
+  -0.0."""
   x = u.src[0]
   y = u.src[1] if len(u.src) > 1 else x
   if x.op is Ops.CONST and u.op in _COMMUTATIVE:
