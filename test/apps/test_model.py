@@ -15,7 +15,7 @@ from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 from tiny_models import write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
-from tinygrad import GlobalCounters
+from tinygrad import GlobalCounters, UOp
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.config import Config
@@ -25,6 +25,7 @@ from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import ContextError, LanguageModel, Matrix, load_weights, placements
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.device import Buffer
+from tinygrad.engine import realize
 from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.uop import Ops, buffer_of
 
@@ -299,6 +300,34 @@ def test_one_device_needs_no_collective(tmp_path: Path):
 
 
 # ---------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize("shard", ["1", "2"])
+def test_many_layers_have_one_plan_and_one_memory(shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  """So neither graphs nor plans nor what a layer needs in between grow with the layers."""
+  largest: list[int] = []
+
+  def plan_of(sink: UOp) -> Any:
+    largest.append(len(sink.toposort()))
+    return realize.compile_plan_of(sink)
+
+  monkeypatch.setattr(realize, "compile_plan_of", realize.plan_of, raising=False)
+  monkeypatch.setattr(realize, "plan_of", plan_of)
+  found = []
+  for layers in (2, 6):
+    largest.clear()
+    m = load(replace(SMALL, layers=layers), tmp_path, shard)
+    for _ in range(2):
+      m.prefill([1, 2, 3])
+      m.decode([4], [3])
+    steps = [step.captured for step in (m.prefill_step, m.decode_step)]
+    assert all(step is not None for step in steps)
+    work = [w for step in steps if step is not None for w in step.work]
+    passing = {id(x) for w in work for x in w.memory if x.passing}
+    found.append((max(largest), len({id(w.program) for w in work}), len(passing), len(work)))
+  (graph, programs, passing, kernels), more = found
+  assert more[:3] == (graph, programs, passing)
+  assert more[3] > 2 * kernels
 
 
 def test_tokens_out_of_range(tmp_path: Path):

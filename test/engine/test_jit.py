@@ -770,3 +770,61 @@ def test_an_argument_that_is_given_back_is_that_tensor():
     assert out["x"] is x and out["y"][0] is y and out["y"][1] is y and out["view"] is not y
     assert (out["z"] is z) == (i < 2) and out["z"].tolist() == [4, 5] and out["view"].tolist() == [[i], [1]]
     np.testing.assert_array_equal(x.numpy(), want)
+
+
+# ---------------------------------------------------------------- memory of a step
+
+
+def memory_within(jit):
+  """What lies between the kernels of a captured step, and means nothing afterwards."""
+  return {id(m): m for w in jit.captured.work for m in w.memory if m.passing}
+
+
+def test_equal_graphs_in_a_step_have_one_memory_for_what_is_within():
+  eye = Tensor.eye(64).contiguous().realize()
+
+  def of(count):
+    @TinyJit
+    def step(x):
+      for _ in range(count):
+        x = ((x @ eye + 1).contiguous() @ eye).contiguous().realize()
+      return x
+
+    x = Tensor(np.arange(4096, dtype=np.float32).reshape(64, 64)).realize()
+    with Context(TILE_AND_FUSE=0):
+      for i in range(4):
+        np.testing.assert_array_equal(step(x + i).numpy(), x.numpy() + i + count)
+    return sum(m.nbytes_per_device for m in memory_within(step).values() if m.shape != (64, 64))
+
+  assert of(6) == of(2) > 0
+
+
+def test_what_a_step_realises_and_drops_passes_and_what_is_seen_does_not():
+  kept = []
+
+  @TinyJit
+  def step(x):
+    dropped = (x * 2).contiguous().realize()
+    seen = (dropped + 1).contiguous().realize()
+    kept[:] = [seen]
+    return (seen * seen).contiguous()
+
+  x = Tensor([1.0, 2.0]).realize()
+  for i in range(4):
+    np.testing.assert_array_equal(step(x + i).numpy(), ((x.numpy() + i) * 2 + 1) ** 2)
+  written = [w.memory[0] for w in step.captured.work]
+  assert [m.passing for m in written] == [True, False, False]
+  np.testing.assert_array_equal(kept[0].numpy(), [9.0, 11.0])  # of the last call: nobody else has written there
+
+
+def test_memory_that_was_there_before_the_step_stays():
+  """A table that the function drops in the call that is captured is read by every replay."""
+  tables = [Tensor([3.0, 4.0]).contiguous().realize() for _ in range(2)]
+
+  @TinyJit
+  def step(x):
+    return (x * (tables.pop() if tables else 0)).contiguous()
+
+  x = Tensor([1.0, 2.0]).realize()
+  assert [step(x + i).numpy().tolist() for i in range(3)] == [[3.0, 8.0], [6.0, 12.0], [9.0, 16.0]]
+  assert not memory_within(step)

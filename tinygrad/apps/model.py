@@ -283,11 +283,13 @@ class Network:
 
     return {window: mask(window) for window in {kind.window: None for kind in self.c.kinds}}
 
-  def hidden(self, tokens: Tensor, place: Positions) -> Tensor:
-    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache."""
+  def hidden(self, tokens: Tensor, place: Positions, at_once: bool = False) -> Tensor:
+    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache. Layer by layer, since equal layers
+    have equal graphs, of which one plan is made, unless it is to be one graph `at_once`."""
     x = self.weights["token_embd.weight"].rows(tokens, self.layout) * self.c.embedding_scale
-    for layer in self.layers:
-      x = layer(x, place)
+    x = x if at_once else x.contiguous().realize()
+    for layer in self.layers:  # what is assigned has no name: it would be computed for that as well
+      x = layer(x, place) if at_once else x.assign(layer(x, place)).realize()
     return x
 
   def project(self, x: Tensor) -> Tensor:
@@ -360,7 +362,7 @@ class LanguageModel(Network):
     before = [t.uop for t in caches]
     place = self.prompt_places(0, self.starts[0].bind(0), 1)
     try:
-      return look(self.project(self.hidden(column([self.said[0].bind(0)]), place)))
+      return look(self.project(self.hidden(column([self.said[0].bind(0)]), place, at_once=True)))
     finally:
       for t, uop in zip(caches, before):
         t.uop = uop
@@ -504,7 +506,7 @@ def placements(c: Config, layout: Layout) -> WeightPlaces:
   leaves = {name: t.uop for name, t in memory.items()}
   network = Network(c, layout, weights, c.context, empty, iter(caches).__next__, exact=True)
   token, start = (Variable(name, 0, 0).bind(0) for name in ("token", "start"))
-  logits = network.project(network.hidden(column([token]), network.prompt_places(0, start, 1)))
+  logits = network.project(network.hidden(column([token]), network.prompt_places(0, start, 1), at_once=True))
   answer = graph.answer(UOp.sink(logits.uop, *(t.uop for t in memory.values())), layout.where)
   found: dict[str, tuple[Sharding, list[Reason]]] = {}
   for name, u in leaves.items():

@@ -62,8 +62,7 @@ class Buffer:
       raise
     self.handles = got
     if self.passing:
-      for b, handle in zip(backends, got):
-        b.passing(handle)
+      self.pass_away()
     total = nbytes * len(self.devices)
     GlobalCounters.mem_used += total
     for b in backends:
@@ -71,6 +70,12 @@ class Buffer:
     number = MEMORY.taken(self, self.devices, nbytes) if VIZ.value else 0
     weakref.finalize(self, _release, backends, list(self.handles), nbytes, total, number).atexit = False
     return self
+
+  def pass_away(self) -> None:
+    """From now on what is in it means nothing between runs."""
+    self.passing = True
+    for device, handle in zip(self.devices, self.handles):
+      Device[device].passing(handle)
 
   def handle(self, i: int = 0) -> Any:
     """The memory on device i of the placement, allocated if need be. On a simulated backend all devices share one."""

@@ -17,7 +17,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted
-from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
+from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -274,6 +274,14 @@ def filled(work: Sequence[Work], memory: Buffer) -> bool:
   return first is None or all(m is not memory for m in first.memory[first.item.writes :])
 
 
+def note(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
+  """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had filled before."""
+  n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
+  run.memory[n:] = first.memory[n:]
+  empty.extend(m for m in run.memory if not m.handles)
+  runs.append(run)
+
+
 @dataclass(slots=True, eq=False)
 class State:
   """What is known of one key: how often it was called, and the capture."""
@@ -398,9 +406,10 @@ class TinyJit(Generic[A, R]):
     program_order.settle(-1, lambda _: False)
     program_order.began = program_order.now
     runs: list[Run] = []
+    empty: list[Buffer] = []
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
-    recorders.append(runs.append)
+    recorders.append(lambda run: note(run, runs, empty))
     try:
       result = call()
       found = self.realized(result, program_order.began)
@@ -417,6 +426,8 @@ class TinyJit(Generic[A, R]):
       work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}
+      for m in unseen(empty):
+        m.pass_away()
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)
       structure = walk(result, lambda x: None if x is None else same.get(id(x), type(x)))

@@ -30,6 +30,7 @@ from tinygrad.uop.node import (
   mesh_of,
   side_table,
   stored,
+  unseen,
   viewed,
 )
 from tinygrad.uop.op import RANGES_FROM, AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg, PieceArg

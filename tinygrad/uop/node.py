@@ -579,6 +579,12 @@ def give_memory(u: UOp, memory: Buffer) -> None:
   _memory[u.ref] = memory
 
 
+def unseen(memory: Iterable[Buffer]) -> list[Buffer]:
+  """That which no BUFFER has: nobody can look at it."""
+  seen = {*map(id, _memory.values())}
+  return [m for m in memory if id(m) not in seen]
+
+
 def exact(arg: Any) -> Any:
   """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
   if isinstance(arg, tuple) and arg:
