@@ -44,6 +44,8 @@ class FakeModel:
     self.prefill(ids, pos, slot)
     return np.stack([self.logits(slot, pos + i + 1) for i in range(len(ids))])
 
+  score = embed
+
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     assert len(tokens) == len(positions) == self.slots
     time.sleep(self.seconds)

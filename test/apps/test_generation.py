@@ -394,6 +394,18 @@ def test_the_fake_model_notices_what_it_is_for():
   assert (model.prefill([1, 2], 0) != FakeModel(VOCAB).prefill([2, 1], 0)).any()
 
 
+@pytest.mark.parametrize("piece", [1, 3, None])
+def test_a_prompt_is_scored_in_pieces_as_in_one(tok: Tokenizer, piece: int | None):
+  ids = [5, 9, 9, 2, 31, 7, 7]
+  engine = Engine(FakeModel(VOCAB, slots=2), tok, piece=piece)
+  engine.submit(Request([3, 4, 5], 9, Sampling(temperature=0)), lambda event: None)  # beside another text
+  first, *_ = engine.stream(Request(ids, 2, Sampling(temperature=0, logprobs=1), scored=True))
+  x = FakeModel(VOCAB).embed(ids, 0)[:, : len(tok.names)].astype(np.float64)
+  x -= np.log(np.exp(x).sum(-1, keepdims=True))
+  assert [d.token for d in first.prompt] == ids and np.isnan(first.prompt[0].logprob)
+  np.testing.assert_allclose([d.logprob for d in first.prompt[1:]], x[np.arange(len(ids) - 1), ids[1:]])
+
+
 # ---------------------------------------------------------------- embeddings
 
 

@@ -122,6 +122,18 @@ def test_a_prompt_in_two_parts_is_the_prompt(tmp_path: Path):
   np.testing.assert_allclose(m.prefill(TOKENS[11:40], 11), want, atol=1e-4)
 
 
+@pytest.mark.parametrize("shard", ["1", "2"])
+def test_the_logits_after_every_token_of_a_text(shard: str, tmp_path: Path):
+  ids = [(i * 37 + 11) % 288 for i in range(40)]  # in two chunks
+  m = load(SMALL, tmp_path, shard)
+  scores = m.score(ids)
+  assert scores.shape == (40, 288)
+  for end in (1, 2, 31, 32, 33, 40):
+    np.testing.assert_allclose(scores[end - 1], m.prefill(ids[:end]), rtol=1e-4, atol=1e-4)
+  m.score(ids)
+  np.testing.assert_allclose(m.decode([5], [40])[0], m.prefill([*ids, 5]), rtol=1e-4, atol=1e-4)
+
+
 def test_rotation_of_a_part_of_each_head(tmp_path: Path):
   """The dims beyond rope_dim stay as they are: with all positions equal they alone must give the same scores."""
   whole = load(SMALL, tmp_path).prefill(TOKENS[:9])

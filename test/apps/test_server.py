@@ -194,6 +194,29 @@ def test_completions(client: openai.OpenAI, tok: Tokenizer):
   assert client.completions.create(model="tiny", prompt="", max_tokens=1).usage.prompt_tokens == 1
 
 
+@pytest.mark.parametrize("most", [0, 2])
+def test_how_likely_a_prompt_is(client: openai.OpenAI, tok: Tokenizer, most: int):
+  ids, model = tok.encode("def f"), FakeModel(VOCAB, context=2000)
+  x = model.embed(ids, 0).astype(np.float64)
+  x -= np.log(np.exp(x).sum(-1, keepdims=True))
+  asked: dict[str, Any] = {"model": "tiny", "prompt": "def f", "echo": True, "logprobs": 2, "temperature": 0}
+  for _ in range(2):  # the second time the prompt lies in a slot already
+    choice = client.completions.create(**asked, max_tokens=most).choices[0]
+    assert choice.text.startswith("def f") and (choice.text == "def f") == (most == 0)
+    found = choice.logprobs
+    assert len(found.tokens) == len(found.text_offset) == len(ids) + most
+    assert "".join(found.tokens[: len(ids)]) == "def f" and found.text_offset[0] == 0
+    assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
+    np.testing.assert_allclose(found.token_logprobs[1 : len(ids)], [x[i - 1, ids[i]] for i in range(1, len(ids))])
+    assert [max(t.values()) for t in found.top_logprobs[1 : len(ids)]] == pytest.approx(list(x[:-1].max(-1)))
+  chunks = [c.choices[0] for c in client.completions.create(**asked, max_tokens=most, stream=True)]
+  assert "".join(c.text for c in chunks) == choice.text and chunks[-1].finish_reason == "length"
+  assert [t for c in chunks if c.logprobs for t in c.logprobs.token_logprobs] == found.token_logprobs
+  assert [t for c in chunks if c.logprobs for t in c.logprobs.text_offset] == found.text_offset
+  silent = client.completions.create(model="tiny", prompt="def f", max_tokens=0)
+  assert silent.choices[0].text == "" and silent.usage.completion_tokens == 0
+
+
 def test_json_by_a_schema(client: openai.OpenAI):
   schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"],
             "additionalProperties": False}  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad.apps import AppError
-from tinygrad.apps.sampling import Drawn, Sampler, Sampling
+from tinygrad.apps.sampling import Drawn, Sampler, Sampling, reported
 from tinygrad.apps.tokenizer import TextStream, Tokenizer, check_tokens
 
 PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts of others wait and while none does
@@ -45,6 +45,9 @@ class SlotModel(Protocol):
 
   def embed(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
     """Writes as `prefill` does; the states [tokens, dim] after each."""
+
+  def score(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
+    """Writes as `prefill` does; the logits [tokens, vocab] after each."""
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """One token a slot; -1 is the position of an idle one. Logits [slots, vocab]."""
@@ -73,8 +76,9 @@ class Finish(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Request:
   """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these.
-  `embed`: nothing is said; the one event has the prompt's embedding. `shown`: control tokens whose spelling is text.
-  `ends`: where it ends, if that is not the tokenizer's."""
+  `embed`: nothing is said; the one event has the prompt's embedding. `scored`: the first event has how likely each
+  token of the prompt was. `shown`: control tokens whose spelling is text. `ends`: where it ends, if that is not the
+  tokenizer's."""
 
   ids: Sequence[int]
   max_tokens: int | None = None
@@ -82,6 +86,7 @@ class Request:
   stop: tuple[str, ...] = ()
   grammar: Grammar | None = None
   embed: bool = False
+  scored: bool = False
   shown: frozenset[int] = frozenset()
   ends: frozenset[int] | None = None
 
@@ -89,13 +94,14 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Event:
   """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why.
-  `embedding`: [dim], of length 1."""
+  `embedding`: [dim], of length 1. `prompt`: its tokens, of which the first has no log-probability."""
 
   text: str = ""
   drawn: Drawn | None = None
   finish: Finish | None = None
   error: str = ""
   embedding: NDArray[np.float32] | None = None
+  prompt: tuple[Drawn, ...] = ()
 
 
 Listener = Callable[[Event], None]
@@ -154,6 +160,8 @@ class Text:
   stops: StopStrings
   next: int = -1
   pooled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # of an embedding, so far
+  scores: list[Drawn] = field(default_factory=list)  # of a prompt that is scored, so far
+  after: NDArray[np.float32] | None = None  # the logits after these
 
 
 @dataclass(slots=True)
@@ -323,7 +331,8 @@ class Engine:
         alone = len(free) == len(self.slots) and not self.waiting
       ids = job.request.ids
       slot = max(free, key=lambda slot: (slot.shared(ids), 0 if alone else -slot.used, -slot.number))
-      job.reused = 0 if job.request.embed else slot.shared(ids)  # each state counts in an embedding
+      every = job.request.embed or job.request.scored  # what is made of each token counts
+      job.reused = 0 if every else slot.shared(ids)
       self.counts.reused += job.reused
       del slot.cached[job.reused :]
       slot.used = next(self.clock)
@@ -338,11 +347,12 @@ class Engine:
     slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
     text, self.turn = slot.text, slot.number + 1
     assert text is not None
-    most = self.whole if len(unread) == self.busy else self.piece
+    most = self.whole if len(unread) == self.busy and not text.job.request.scored else self.piece
     piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
     start = time.perf_counter()
     try:
-      take = self.model.embed if text.job.request.embed else self.model.prefill
+      request = text.job.request
+      take = self.model.embed if request.embed else self.model.score if request.scored else self.model.prefill
       found = take(piece, len(slot.cached), slot.number)
     except Exception as e:
       slot.cached.clear()
@@ -351,10 +361,27 @@ class Engine:
     slot.cached += piece
     self.counts.read += len(piece)
     self.counts.read_seconds += time.perf_counter() - start
-    if text.job.request.embed:
+    if request.embed:
       self.pool(slot, text, found.astype(np.float64))
+      return
+    if request.scored:
+      found = self.score(text, piece, found)
+    if not text.unread and request.max_tokens == 0:
+      self.free(slot, Event(finish=Finish.LENGTH))
     elif not text.unread:
       self.draw(slot, text, found)
+
+  def score(self, text: Text, piece: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Notes how likely the tokens of a piece were, and tells of all at the end of the prompt; the last logits."""
+    logits = logits[:, : len(self.tokenizer.names)]
+    for token, after in zip(piece, logits):
+      before, text.after = text.after, after
+      most = text.job.request.sampling.logprobs
+      text.scores.append(Drawn(token) if before is None else reported(before, token, most))
+    if not text.unread:
+      text.job.listener(Event(prompt=tuple(text.scores)))
+    assert text.after is not None
+    return text.after
 
   def pool(self, slot: Slot, text: Text, states: NDArray[np.float64]) -> None:
     """Notes the states of a piece, and at the end of the text the embedding: their mean, or the last, of length 1."""

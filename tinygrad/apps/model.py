@@ -284,8 +284,8 @@ class Network:
     return {window: mask(window) for window in {kind.window: None for kind in self.c.kinds}}
 
   def hidden(self, tokens: Tensor, place: Positions, at_once: bool = False) -> Tensor:
-    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache. Layer by layer, since equal layers
-    have equal graphs, of which one plan is made, unless it is to be one graph `at_once`."""
+    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache. Layer by layer, since
+    equal layers have equal graphs, of which one plan is made, unless it is to be one graph `at_once`."""
     x = self.weights["token_embd.weight"].rows(tokens, self.layout) * self.c.embedding_scale
     x = x if at_once else x.contiguous().realize()
     for layer in self.layers:  # what is assigned has no name: it would be computed for that as well
@@ -293,10 +293,10 @@ class Network:
     return x
 
   def project(self, x: Tensor) -> Tensor:
-    """x [rows, 1, dim] -> logits [rows, vocab]."""
+    """x [rows, T, dim] -> logits [rows, T, vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps)
-    logits = self.weights["output.weight"].times(x, self.exact).squeeze(1)
-    return capped(logits / self.c.logit_scale, self.c.logit_cap).constrain(self.layout.cut(1))
+    logits = self.weights["output.weight"].times(x, self.exact)
+    return capped(logits / self.c.logit_scale, self.c.logit_cap).constrain(self.layout.cut(2))
 
 
 class LanguageModel(Network):
@@ -349,12 +349,12 @@ class LanguageModel(Network):
   def last_logits(self, ids: Tensor, slot: sint, pos: UOp, last: UOp) -> Tensor:
     """A step of a prompt: ids [1, T] of a slot, from position `pos` on; the logits [vocab] after the token `last`."""
     x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
-    return self.project(x[:, last : last + 1]).squeeze(0).realize()
+    return self.project(x[:, last : last + 1]).flatten().realize()
 
   def next_logits(self, tokens: Sequence[UOp], starts: Sequence[UOp], seen: UOp | None) -> Tensor:
     """A step of decoding: a token of each of the first slots; the logits [rows, vocab]."""
     place = self.prompt_places(0, starts[0], 1) if seen is None else self.decoding_places(starts, seen)
-    return self.project(self.hidden(column(tokens), place)).realize()
+    return self.project(self.hidden(column(tokens), place)).squeeze(1).realize()
 
   def of_a_step(self, look: Callable[[Tensor], T]) -> T:
     """What `look` finds in a decoding step, which is not taken."""
@@ -408,21 +408,40 @@ class LanguageModel(Network):
     x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
     return rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps).squeeze(0).realize()
 
+  def every_logits(self, ids: Tensor, slot: sint, pos: UOp) -> Tensor:
+    """A step of a prompt, as `last_logits`; the logits [T, vocab] after each of its tokens."""
+    return self.project(self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))).squeeze(0).realize()
+
   @cached_property
   def states_step(self) -> TinyJit[..., Tensor]:
     return TinyJit(self.states)
 
-  def embed(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
-    """Take in a text as `prefill` does; the state [tokens, dim] after each of its tokens, normed."""
+  @cached_property
+  def every_step(self) -> TinyJit[..., Tensor]:
+    return TinyJit(self.every_logits)
+
+  def read(
+    self, step: Callable[..., Tensor], ids: Sequence[int], pos: int, slot: int, most: int
+  ) -> NDArray[np.float32]:
+    """Takes in a text as `prefill` does, `most` tokens at a time; what a step tells of each [tokens, ..]."""
     check_tokens(ids, self.c.vocab)
     self.check_room(pos, len(ids))
-    where, found = self.slot.bind(slot) if self.slots > 1 else 0, [np.zeros((0, self.c.dim), np.float32)]
-    while (done := sum(map(len, found))) < len(ids):
-      size = self.chunk(len(ids) - done, pos + done)
+    where, found, done = self.slot.bind(slot) if self.slots > 1 else 0, [], 0
+    while done < len(ids):
+      size = self.chunk(min(len(ids) - done, most), pos + done)
       part = list(ids[done : done + size])
       padded = self.layout.put(np.array([part + [0] * (size - len(part))], np.int32)).realize()
-      found.append(self.states_step(padded, where, self.starts[0].bind(pos + done)).numpy()[: len(part)])
-    return np.concatenate(found)
+      found.append(step(padded, where, self.starts[0].bind(pos + done)).numpy()[: len(part)])
+      done += size
+    return np.concatenate(found or [np.zeros((0, self.c.dim))]).astype(np.float32, copy=False)
+
+  def embed(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
+    """Take in a text; the state [tokens, dim] after each of its tokens, normed."""
+    return self.read(self.states_step, ids, pos, slot, CHUNKS[-1])
+
+  def score(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
+    """Take in a text; the logits [tokens, vocab] after each of its tokens, a few of which are made at a time."""
+    return self.read(self.every_step, ids, pos, slot, CHUNKS[0])
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """Take in one token of every slot at its position; the logits [slots, vocab] after each.

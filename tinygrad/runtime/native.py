@@ -36,7 +36,12 @@ HURRY = 3000
 # ---------------------------------------------------------------- the processor
 
 # what processors of less than the host's features have, by CPU_FEATURES: LLVM's name of them, and what matters here
-LEVELS = {"avx2": ("x86-64-v3", ("sse4.2", "avx", "avx2", "f16c", "fma")), "sse4.2": ("x86-64-v2", ("sse4.2",))}
+_V3 = ("sse4.2", "avx", "avx2", "f16c", "fma")
+LEVELS = {
+  "avx512": ("x86-64-v4", (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+  "avx2": ("x86-64-v3", _V3),
+  "sse4.2": ("x86-64-v2", ("sse4.2",)),
+}
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,18 +103,24 @@ def chat_logprobs(drawn: list[Drawn], tokenizer: Tokenizer) -> dict[str, Any]:
   return {"content": content, "refusal": None}
 
 
+def letters(drawn: list[Drawn], tokenizer: Tokenizer) -> int:
+  """How long the text of some tokens is, each by itself."""
+  return sum(len(tokenizer.pieces[d.token].decode("utf-8", "replace")) for d in drawn)
+
+
 def completion_logprobs(drawn: list[Drawn], tokenizer: Tokenizer, offset: int) -> dict[str, Any]:
-  """`offset`: characters of the text before."""
+  """`offset`: characters of the text before. The first token of a prompt has no likelihood."""
 
   def shown(token: int) -> str:
     return tokenizer.pieces[token].decode("utf-8", "replace") or tokenizer.names[token]
 
-  offsets = [offset]
-  for d in drawn[:-1]:
-    offsets.append(offsets[-1] + len(tokenizer.pieces[d.token].decode("utf-8", "replace")))
+  lengths = [letters([d], tokenizer) for d in drawn]
+  offsets = list(itertools.accumulate(lengths[:-1], initial=offset)) if drawn else []
   return {
     "tokens": [shown(d.token) for d in drawn],
-    "token_logprobs": [likelihood(d.logprob) for d in drawn],
-    "top_logprobs": [{shown(i): likelihood(x) for i, x in d.likeliest} for d in drawn],
-    "text_offset": offsets[: len(drawn)],
+    "token_logprobs": [None if math.isnan(d.logprob) else likelihood(d.logprob) for d in drawn],
+    "top_logprobs": [
+      None if math.isnan(d.logprob) else {shown(i): likelihood(x) for i, x in d.likeliest} for d in drawn
+    ],
+    "text_offset": offsets,
   }

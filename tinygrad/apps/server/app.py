@@ -23,7 +23,7 @@ from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFu
 from tinygrad.apps.grammar import Grammars
 from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
-from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_logprobs, message_of
+from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_logprobs, letters, message_of
 from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
@@ -295,7 +295,8 @@ class Server:
     choices = []
     for i, (events, prompt) in enumerate(zip(await self.whole(texts, request), prompts)):
       text = prompt + "".join(e.text for e in events)
-      choices.append(self.choice(i, text, c.call, events, len(prompt), events[-1].finish))
+      offset = 0 if events[0].prompt else len(prompt)
+      choices.append(self.choice(i, text, c.call, events, offset, events[-1].finish))
     return head | {"choices": choices, "usage": texts.usage}
 
   def completion_requests(self, c: CompletionCall) -> tuple[list[str], list[Request]]:
@@ -303,7 +304,8 @@ class Server:
     before, requests = [], []
     for prompt in c.prompts:
       ids = self.ids_of(prompt)
-      requests += [self.request(c.call, ids, i) for i in range(c.call.count)]
+      scored = c.echo and c.call.sampling.logprobs is not None
+      requests += [replace(self.request(c.call, ids, i), scored=scored) for i in range(c.call.count)]
       before += [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)] * c.call.count
     return before if c.echo else [""] * len(before), requests
 
@@ -321,16 +323,19 @@ class Server:
     head = head | ({"usage": None} if call.usage else {})
     offsets = [0] * len(prompts)
     for i, prompt in enumerate(prompts):
-      if prompt:
+      if prompt and call.sampling.logprobs is None:  # else with the prompt's, when it was read
         yield head | {"choices": [self.choice(i, prompt, call, [], 0, None)]}
       offsets[i] = len(prompt)
     async for i, event in self.timed(texts):
       if event.finish in (Finish.ERROR, Finish.CANCELLED):
         yield {"error": failure(event).body}
         return
-      if event.text or event.finish or call.sampling.logprobs is not None:
+      if event.prompt:
+        offsets[i] = 0
+        yield head | {"choices": [self.choice(i, prompts[i], call, [event], 0, None)]}
+      elif event.text or event.finish or call.sampling.logprobs is not None:
         yield head | {"choices": [self.choice(i, event.text, call, [event], offsets[i], event.finish)]}
-      offsets[i] += len(event.text)
+      offsets[i] += letters(drawn_in([event]), self.tokenizer)
     if call.usage:
       yield head | {"choices": [], "usage": texts.usage}
     yield "[DONE]"
@@ -370,7 +375,7 @@ def failure(event: Event) -> ApiError:
 
 
 def drawn_in(events: list[Event]) -> list[Drawn]:
-  return [e.drawn for e in events if e.drawn is not None]
+  return [d for e in events for d in (*e.prompt, e.drawn) if d is not None]
 
 
 def in_line(e: AppError) -> str:

@@ -53,7 +53,7 @@ class ChatCall:
 
 @dataclass(frozen=True, slots=True)
 class CompletionCall:
-  """`prompts`: each a text or tokens. `echo`: the prompt comes before its text."""
+  """`prompts`: each a text or tokens. `echo`: the prompt comes before its text, and its logprobs before the text's."""
 
   call: TextCall
   prompts: list[str | list[int]]
@@ -224,7 +224,7 @@ def read_completion(f: Fields, defaults: Sampling) -> CompletionCall:
   f.only(COMPLETION)
   if f.has("suffix") and f.text("suffix"):
     raise f.wrong("suffix", "is not supported", "unsupported_parameter")
-  call = read_call(f, defaults, f.integer("max_tokens", 16, 1, 1 << 31), f.integer("logprobs", None, 0, MOST_LOGPROBS))
+  call = read_call(f, defaults, f.integer("max_tokens", 16, 0, 1 << 31), f.integer("logprobs", None, 0, MOST_LOGPROBS))
   if f.integer("best_of", call.count, 1, MOST_TEXTS) != call.count:
     raise f.wrong("best_of", "other than n is not supported", "unsupported_parameter")
   return CompletionCall(call, read_texts(f, "prompt"), f.flag("echo"))
