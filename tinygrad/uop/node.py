@@ -636,7 +636,7 @@ def uops_in(arg: Any) -> Iterable[UOp]:
 
 
 def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
-  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an int."""
+  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A constant becomes an int."""
   if isinstance(arg, UOp):
     v = f(arg)
     return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v

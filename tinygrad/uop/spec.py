@@ -1,4 +1,4 @@
-"""What a well-formed graph is: `check` runs on every node at creation under SPEC=2, `check_graph` on a stage's output."""
+"""What a well-formed graph is: `check` runs on every new node under SPEC=2, `check_graph` on a stage's output."""
 
 from collections.abc import Callable
 
