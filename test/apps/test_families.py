@@ -338,7 +338,9 @@ def test_steps_leave_no_tensors_to_the_garbage_collector(kind: str, tmp_path: Pa
     gc.enable()
 
 
-@pytest.mark.skipif(not multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI)")
+@pytest.mark.skipif(
+  not multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI, AVX2)"
+)
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
 def test_rounded_activations_change_less_than_rounded_weights(kind: str, tmp_path: Path):
   """Decoding: beside what a format does to the logits, activations of 8 bits do little; with `exact` nothing."""

@@ -1,5 +1,7 @@
 """Sums of products of narrow numbers in words: the kernel says the same, and the processor's instructions do it."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -73,7 +75,44 @@ def test_where_words_do_not_pay_the_kernel_stays():
 HAS = set(getattr(Device["CPU"].target, "features", ()))
 
 
-@pytest.mark.skipif(not HAS & {"avx512vnni", "avxvnni"}, reason="this processor has no products of bytes (VNNI)")
+BYTES = pytest.mark.skipif(
+  not dots.multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI, AVX2)"
+)
+
+
+@BYTES
+@pytest.mark.parametrize("kinds", ["signed", "unsigned", "swapped"])
+@pytest.mark.parametrize(
+  ("sizes", "width"), [((64, 64, 64), 64), ((33, 67, 129), 32), ((64, 64, 64), 16), ((16, 1027, 40, 2), 64)]
+)
+def test_bytes_as_pairs_of_16_bits(kinds, sizes, width):
+  """In instructions as wide as the kernel's vectors or less. The greatest bytes, too, of which two products are more
+  than 16 bits hold."""
+  ast, arrays = product(KINDS[kinds], *sizes)
+  width = min(width, Device["CPU"].target.vector_bytes)
+  words = use_dots(ast, replace(TARGET, features=("avx2",), vector_bytes=width))
+  assert {u.arg for u in words.toposort() if u.op is Ops.DOT} == {dtypes.int16.vec(width // 2)}
+  extremes = [np.full_like(a, np.iinfo(a.dtype).max if i == 0 else np.iinfo(a.dtype).min) for i, a in enumerate(arrays)]
+  for given in (arrays, extremes):
+    want = evaluate(ast, given)
+    np.testing.assert_array_equal(evaluate(words, given), want)
+    np.testing.assert_array_equal(run(words, given), want)
+
+
+@pytest.mark.parametrize(
+  "features", [("avx2",), ("avxvnni",), ("avx2", "avx512bw", "avx512f"), ("avx512f", "avx512vnni")]
+)
+def test_processors_that_multiply_bytes(features):
+  assert dots.multiplies_bytes(replace(TARGET, features=features))
+
+
+@pytest.mark.parametrize("features", [(), ("sse4.2",), ("avx2", "avx512f")])
+def test_processors_that_do_not(features):
+  """Pairs of 16 bits have to be as wide as its vectors are."""
+  assert not dots.multiplies_bytes(replace(TARGET, features=features))
+
+
+@BYTES
 @pytest.mark.parametrize("kinds", ["signed", "unsigned", "swapped"])
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (33, 67, 129), (100, 1000, 18), (16, 1027, 40, 2)])
 def test_the_instructions_for_bytes(kinds, sizes):

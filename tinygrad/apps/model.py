@@ -322,7 +322,7 @@ class LanguageModel(Network):
     c = Config.read(source, context)
     layout = layout.for_heads(c.kv_heads)
     self.slots, self.places = slots, placements(c, layout)
-    # where bytes are not multiplied four at a time, floats are faster
+    # where neither bytes nor pairs of 16 bits are multiplied and added up at once, floats are faster
     exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
     weights = load_weights(source, c, layout, self.places, progress)
     # A padded chunk that begins within the context may reach beyond it; what idle slots write goes there, too.

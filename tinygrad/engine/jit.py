@@ -274,7 +274,7 @@ def filled(work: Sequence[Work], memory: Buffer) -> bool:
   return first is None or all(m is not memory for m in first.memory[first.item.writes :])
 
 
-def note(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
+def take_up(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
   """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had filled before."""
   n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
   run.memory[n:] = first.memory[n:]
@@ -409,7 +409,7 @@ class TinyJit(Generic[A, R]):
     empty: list[Buffer] = []
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
-    recorders.append(lambda run: note(run, runs, empty))
+    recorders.append(lambda run: take_up(run, runs, empty))
     try:
       result = call()
       found = self.realized(result, program_order.began)

@@ -3,6 +3,7 @@
 Such an instruction (VNNI, AVX512-BF16) multiplies the parts of two words of 32 bits, pair by pair, and adds the
 products to a number of 32 bits. So the operands become words of neighbours along the reduction: values like any other,
 which codegen stages in scratch memory where they are used often. DOT of two words is what the accumulator gains.
+Without VNNI a DOT of bytes is two sums of pairs of 16 bits (AVX2: `pmaddwd`), as its arg says; the result is the same.
 
 A sum over four bytes that lie side by side is one word times another, however rarely each is used: nothing has to be
 put in order for it. What is computed of the bytes (the nibbles of quantised weights) is computed of the word, in a
@@ -25,9 +26,13 @@ WHOLE = 0xFFFFFFFF  # all bits of a word
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
 
+VNNI = {"avx512vnni", "avxvnni"}
+
+
 def multiplies_bytes(target: Target) -> bool:
-  """Whether it has an instruction for words of four."""
-  return bool({"avx512vnni", "avxvnni"} & set(target.features))
+  """Whether it has an instruction for words of four, or for pairs of 16 bits as wide as its vectors are."""
+  has = set(target.features)
+  return bool(VNNI & has) or "avx512bw" in has or ("avx2" in has and "avx512f" not in has)
 
 
 def is_product_of_bytes(u: UOp) -> bool:
@@ -61,7 +66,12 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
       made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, ids)
-  return substitute_free(sink, made)
+  sink = substitute_free(sink, made)
+  if VNNI & set(target.features):
+    return sink
+  dots = (u for u in sink.toposort() if u.op is Ops.DOT and u.arg is not dtypes.bfloat16)
+  pairs = dtypes.int16.vec(target.vector_bytes // 2)  # that an instruction takes
+  return substitute_free(sink, {u: u.replace(arg=pairs) for u in dots})
 
 
 def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:

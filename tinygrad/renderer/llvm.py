@@ -399,12 +399,40 @@ class LLVMRenderer:
     if u.dtype.count == 1:
       parts = zip(kinds, (scalar, "i32", "i32"), xs)
       xs = [self.ins(f"insertelement {kind} zeroinitializer, {one} {x}, i32 0") for kind, one, x in parts]
+    if u.arg.scalar() is dtypes.int16:
+      out = self.dot_by_pairs(n, xs, u.arg.count // 2)
+      return out if u.dtype.count == n else self.ins(f"extractelement {kinds[0]} {out}, i32 0")
     if bf16:
       xs[1:] = [self.ins(f"bitcast {kinds[1]} {x} to <{2 * n} x bfloat>") for x in xs[1:]]
       kinds[1:] = [f"<{2 * n} x bfloat>"] * 2
     name = "avx512bf16.dpbf16ps" if bf16 else "avx512.vpdpbusd"
     out = self.call(kinds[0], f"llvm.x86.{name}.{32 * n}", list(zip(kinds, xs)))
     return out if u.dtype.count == n else self.ins(f"extractelement {kinds[0]} {out}, i32 0")
+
+  def dot_by_pairs(self, n: int, xs: list[str], most: int) -> str:
+    """xs[0] plus the products of four bytes, of which xs[1]'s are unsigned: of those at even places, and of the others,
+    as numbers of 16 bits, two of which are multiplied and added up at once, in up to `most` of the n words."""
+    if n > most:
+      part, whole, half = f"<{n} x i32>", ", ".join(f"i32 {i}" for i in range(n)), n // 2
+      places = (", ".join(f"i32 {i}" for i in range(at, at + half)) for at in (0, half))
+      halves = [
+        self.dot_by_pairs(
+          half, [self.ins(f"shufflevector {part} {x}, {part} poison, <{half} x i32> <{at}>") for x in xs], most
+        )
+        for at in places
+      ]
+      one = f"<{half} x i32>"
+      return self.ins(f"shufflevector {one} {halves[0]}, {one} {halves[1]}, {part} <{whole}>")
+    kind, eight, least = f"<{2 * n} x i16>", "splat (i16 8)", "splat (i16 255)"
+    x, y = (self.ins(f"bitcast <{n} x i32> {v} to {kind}") for v in xs[1:])
+    raised = self.ins(f"shl {kind} {y}, {eight}")
+    parts = [(self.ins(f"and {kind} {x}, {least}"), self.ins(f"ashr {kind} {raised}, {eight}"))]
+    parts.append((self.ins(f"lshr {kind} {x}, {eight}"), self.ins(f"ashr {kind} {y}, {eight}")))
+    name, out = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}[n], xs[0]
+    for a, b in parts:
+      product = self.call(f"<{n} x i32>", f"llvm.x86.{name}", [(kind, a), (kind, b)])
+      out = self.ins(f"add <{n} x i32> {out}, {product}")
+    return out
 
   def splat(self, value: float, dtype: DType) -> str:
     literal = _literal(value, dtype.scalar())
