@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ class Buffer:
       raise
     self.handles = got
     if self.passing:
-      self.pass_away()
+      pass_away([self])
     total = nbytes * len(self.devices)
     GlobalCounters.mem_used += total
     for b in backends:
@@ -70,12 +70,6 @@ class Buffer:
     number = MEMORY.taken(self, self.devices, nbytes) if VIZ.value else 0
     weakref.finalize(self, _release, backends, list(self.handles), nbytes, total, number).atexit = False
     return self
-
-  def pass_away(self) -> None:
-    """From now on what is in it means nothing between runs."""
-    self.passing = True
-    for device, handle in zip(self.devices, self.handles):
-      Device[device].passing(handle)
 
   def handle(self, i: int = 0) -> Any:
     """The memory on device i of the placement, allocated if need be. On a simulated backend all devices share one."""
@@ -94,3 +88,20 @@ def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int, n
   for backend, handle in zip(backends, handles, strict=True):
     GlobalCounters.allocated(backend.name, -nbytes)
     backend.free(handle, nbytes)
+
+
+def pass_away(memory: Iterable[Buffer]) -> None:
+  """From now on what is in it means nothing between runs."""
+  for m in memory:
+    m.passing = True
+    for device, handle in zip(m.devices, m.handles):
+      Device[device].passing(handle)
+
+
+def take_up(run: Any, runs: list[Any], empty: list[Buffer]) -> None:
+  """Of a step's runs (engine/run.py) those of one plan have one memory for what is within. `empty`: what nothing had
+  filled before."""
+  n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
+  run.memory[n:] = first.memory[n:]
+  empty.extend(m for m in run.memory if not m.handles)
+  runs.append(run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes
+from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, pass_away, take_up
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -274,14 +274,6 @@ def filled(work: Sequence[Work], memory: Buffer) -> bool:
   return first is None or all(m is not memory for m in first.memory[first.item.writes :])
 
 
-def take_up(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
-  """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had filled before."""
-  n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
-  run.memory[n:] = first.memory[n:]
-  empty.extend(m for m in run.memory if not m.handles)
-  runs.append(run)
-
-
 @dataclass(slots=True, eq=False)
 class State:
   """What is known of one key: how often it was called, and the capture."""
@@ -405,8 +397,7 @@ class TinyJit(Generic[A, R]):
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, lambda _: False)
     program_order.began = program_order.now
-    runs: list[Run] = []
-    empty: list[Buffer] = []
+    runs, empty = list[Run](), list[Buffer]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recorders.append(lambda run: take_up(run, runs, empty))
@@ -426,8 +417,7 @@ class TinyJit(Generic[A, R]):
       work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}
-      for m in unseen(empty):
-        m.pass_away()
+      pass_away(unseen(empty))
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)
       structure = walk(result, lambda x: None if x is None else same.get(id(x), type(x)))

@@ -18,9 +18,8 @@ class Factors:
   """The factor rule of one op on concrete shapes: which factors (numbered index ranges of the op) make up each dim.
 
   `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent
-  (upper bound).
-  `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is partial by the
-  reduction where they are cut).
+  (upper bound). `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is
+  partial by the reduction where they are cut).
   `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a cut there moves data.
   `even`: factors that are cut into equal parts only.
   """
@@ -117,10 +116,9 @@ GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-  """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative
-  passes. `index_map`: of movement of one source, which of its elements stands at an index; else None. `cost`: what one
-  element takes, in simple instructions (a measure for choices, not a promise).
-  """
+  """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative passes.
+  `index_map`: of movement of one source, which of its elements stands at an index; else None. `cost`: what one element
+  takes, in simple instructions (a measure for choices, not a promise)."""
 
   shape: ShapeRule
   dtype: TypeRule

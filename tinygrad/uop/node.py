@@ -581,8 +581,7 @@ def give_memory(u: UOp, memory: Buffer) -> None:
 
 def unseen(memory: Iterable[Buffer]) -> list[Buffer]:
   """That which no BUFFER has: nobody can look at it."""
-  seen = {*map(id, _memory.values())}
-  return [m for m in memory if id(m) not in seen]
+  return list({*memory} - {*_memory.values()})
 
 
 def exact(arg: Any) -> Any:

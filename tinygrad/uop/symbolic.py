@@ -207,8 +207,7 @@ def _divide(x: Affine, m: int) -> UOp:
 
 def fold_mod(u: UOp) -> UOp:
   """(m*q + r)%m -> r%m; (g*y + s)%(g*n) -> g*(y%n) + s if 0 <= s < g; (x%(m*n))%m -> x%m; x%m -> x - m*k where x is
-  in block k.
-  """
+  in block k."""
   x, y = u.src
   if y.op is not Ops.CONST or y.arg <= 0:
     return u
