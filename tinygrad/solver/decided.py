@@ -67,7 +67,7 @@ class Decided:
     return self.result(v, u, target)
 
   def result(self, v: UOp, u: UOp, target: Placement) -> UOp:
-    there = isinstance(v.device, Sharding) and v.device.reduced == target
+    there = isinstance(v.device, Sharding) and v.device == target
     return v if there or not isinstance(v.device, Sharding) else moved_to(with_origin(v, u), target, u, hinted=True)
 
   def needs(self, u: UOp) -> tuple[Placement | None, ...]:

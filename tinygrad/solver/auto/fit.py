@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from tinygrad.device import refuse
 from tinygrad.helpers import size_to_str
 from tinygrad.solver.auto.automatic import Automatic, answered
+from tinygrad.solver.auto.linear import CLOSE
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.recompute import Dropping
 from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
 FAR = 0.05  # above the bound: so far, other placements are looked at too
+MUCH = 1.5  # times the memory: where the fastest placement takes more, it is not built
 SPARE = 0.01  # of the memory: where a plan leaves more, less is dropped
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 TRIES = 3  # to find the limit of the model under which a draft fits
@@ -43,6 +45,11 @@ class Draft:
   def expected(self) -> float:
     """The bytes of its plan."""
     return self.rest + self.alive
+
+  @property
+  def gap(self) -> float:
+    """To what no choice is below, as far as that was known for its placements."""
+    return (self.seconds - self.found.chosen.bound) / self.seconds if self.seconds > 0 else 0.0
 
   def same(self, other: Draft) -> bool:
     return self.dropping is other.dropping and self.dropped == other.dropped
@@ -73,29 +80,40 @@ class Fitting:
 
   def fitted(self) -> Automatic:
     """Raises: ShardError where nothing fits."""
-    first = self.draft(None)
-    assert first is not None
-    free = self.planned(first)
-    if free.expected <= self.memory:
+    free = None
+    if self.search.most_held() <= self.memory * MUCH and (free := self.free()).expected <= self.memory:
       return self.answer(free)
-    self.drafts = [free]
     found = self.by_trades(free)
     if found is None or self.answer(found).gap > FAR:
-      others = [draft for draft in (found, self.by_limits(free)) if draft is not None]
+      others = [draft for draft in (found, self.by_limits(free or self.free())) if draft is not None]
       found = min(others, key=lambda draft: draft.seconds, default=None)
     return self.answer(found) if found is not None else self.by_leaves() or self.by_plans()
 
-  def by_trades(self, free: Draft) -> Draft | None:
-    """The fastest placements and values to be computed again for what the plan leaves of the memory."""
+  def free(self) -> Draft:
+    """The fastest placement, planned."""
+    choice = self.search.within(None)
+    draft = self.drafted(choice) or self.like(answered(self.search.model, choice))
+    assert draft is not None
+    known = self.planned(draft)
+    self.drafts = [known, *[draft for draft in self.drafts if draft.dropping is not known.dropping]]
+    return known
+
+  def by_trades(self, free: Draft | None) -> Draft | None:
+    """The fastest placements and values to be computed again for what plans leave of the memory."""
 
     def drafts(limit: float) -> list[Draft]:
-      made = [self.drafted(choice) for choice in self.search.trading(limit)]
-      return [draft.within(self.memory) for draft in made if draft is not None]
+      made = list[Draft]()
+      for choice in self.search.trading(limit):
+        if (draft := self.drafted(choice)) is not None:
+          made.append(draft.within(self.memory))
+          if made[-1].expected <= self.memory and made[-1].gap <= CLOSE:
+            break
+      return made
 
     def lower(draft: Draft) -> list[Draft]:
       return drafts(self.counted(draft) - (draft.expected - self.memory))
 
-    return self.fastest(drafts(self.counted(free)), lower)
+    return self.fastest(drafts(self.memory if free is None else self.counted(free)), lower)
 
   def by_limits(self, free: Draft) -> Draft | None:
     """The fastest placements under limits of the model, with what has to be dropped of each."""
@@ -144,12 +162,17 @@ class Fitting:
   def drafted(self, choice: Selection) -> Draft | None:
     """A choice as a draft; None where it is one of those before."""
     found = answered(self.search.model, choice)
-    if any(found.answer.solution.hints == other.found.answer.solution.hints for other in self.drafts):
+    if self.like(found) is not None:
       return None
     dropping = Dropping(self.build(found), self.machine, self.plan)
-    rest = self.drafts[0].rest + dropping.leaves - self.drafts[0].dropping.leaves if self.drafts else 0.0
+    rest = dropping.leaves + (self.drafts[0].rest - self.drafts[0].dropping.leaves if self.drafts else 0.0)
     self.drafts.append(Draft.of(found, dropping, rest))
     return self.drafts[-1]
+
+  def like(self, found: Automatic) -> Draft | None:
+    """The draft of the same placements."""
+    hints = found.answer.solution.hints
+    return next((draft for draft in self.drafts if draft.found.answer.solution.hints == hints), None)
 
   def alone(self, limit: float) -> None:
     """Drafts under lower and lower limits, until one is expected to fit with nothing dropped."""

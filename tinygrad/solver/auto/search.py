@@ -97,25 +97,37 @@ class Search:
     return replace(best, chosen=refined(best.program, chosen, known) if exactly else chosen)
 
   def trades(self, classes: Classes, p: Program) -> Trades:
+    if self.traded is not None and classes is self.model.classes:
+      assert isinstance(self.traded.p, Trades)
+      return self.traded.p
     self.known_held = self.known_held or HeldValues(self.model)
     return Trades(self.model, self.known_held, classes, p)
 
-  def trading(self, memory: float) -> list[Selection]:
+  def most_held(self) -> float:
+    """Bytes that the fastest placement holds, with nothing computed again."""
+    return self.traded_hull().points[0].held
+
+  def traded_hull(self) -> TradedHull:
+    if self.traded is None:
+      self.traded = TradedHull(self.trades(self.model.classes, self.model.program))
+      self.traded.at(0.0)
+    return self.traded
+
+  def trading(self, memory: float) -> Iterator[Selection]:
     """Placements of which some, with values computed again, are the fastest for a limit of memory: the two neighbours
     of the hull of both, and a mixture of them, by layers. None where nothing is found that fits."""
-    model = self.model
-    hull = self.traded = self.traded or TradedHull(self.trades(model.classes, model.program))
+    model, hull = self.model, self.traded_hull()
     if not hull.fits(memory):
-      return []
+      return
     bound, p = hull.chosen(memory).bound, replace(model.program, memory=memory)
     fitting = min((point for point in hull.points if point.held <= memory), key=lambda point: point.seconds)
     over, under = hull.edge(memory) if hull.points[0].held > memory else (fitting, fitting)
-    found = [Selection(model.classes, p, Chosen(cuts, p.total(cuts), bound)) for cuts in (under.cuts, over.cuts)]
-    if over.cuts == under.cuts:
-      return found[:1]
-    parts = sorted({part for part in self.layers.of if part is not None})
-    share = (memory - under.held) / (over.held - under.held)
-    return [*found, self.split(memory, under, over, parts[: int(share * len(parts))], bound)]
+    yield Selection(model.classes, p, Chosen(under.cuts, p.total(under.cuts), bound))
+    if over.cuts != under.cuts:
+      yield Selection(model.classes, p, Chosen(over.cuts, p.total(over.cuts), bound))
+      parts = sorted({part for part in self.layers.of if part is not None})
+      share = (memory - under.held) / (over.held - under.held)
+      yield self.split(memory, under, over, parts[: int(share * len(parts))], bound)
 
   def split(self, memory: float, here: Point, there: Point, apart: Sequence[int], bound: float) -> Selection:
     """The layers `apart` as one point has them, all else as another."""

@@ -34,10 +34,11 @@ class Items:
   seconds: Any
   memory: Any
 
-  def at(self, weight: float) -> tuple[Any, Any]:
-    """(seconds, bytes) of all items together."""
-    best = (self.seconds + weight * self.memory).argmin(axis=0)[None]
-    return tuple(numpy.take_along_axis(of, best, 0)[0].sum(axis=0) for of in (self.seconds, self.memory))
+  def at(self, weight: float, *where: int) -> tuple[Any, Any]:
+    """(seconds, bytes) of all items together, everywhere or at one place."""
+    seconds, memory = (of[(slice(None), slice(None), *where)] for of in (self.seconds, self.memory))
+    best = (seconds + weight * memory).argmin(axis=0)[None]
+    return tuple(numpy.take_along_axis(of, best, 0)[0].sum(axis=0) for of in (seconds, memory))
 
 
 class HeldValues:
@@ -96,21 +97,27 @@ class Trades:
     leaf = [sum(model.held[v] for v in members if v in self.held.leaves) for members in classes.values]
     values = [replace(v, memory=(leaf[c] / blocks[c]).tolist()) for c, v in enumerate(p.values)]
     self.base = Program(values, p.ops, None)
+    heavy = list(model.heavy(classes))
+    self.ops_of = {u: i for i, members in enumerate(heavy) for e in members if (u := model.posed.ops[e]) is not None}
     self.of_value: dict[int, Items] = {}
-    for c, members in enumerate(classes.values):
-      mine = [v for v in members if v in self.held.direct and v in self.chains]
-      if mine:
-        memory = numpy.array([nbytes_of(model.asked.nodes[v]) / blocks[c] for v in mine])
-        again = numpy.array([self.again(v, c, blocks[c]) for v in mine])
-        none = numpy.zeros_like(memory)
-        self.of_value[c] = Items(numpy.stack([none, again]), numpy.stack([memory, none]))
+    self.of_result: dict[int, Items] = {}
     self.of_copy: dict[int, Items] = {}
+    for c, members in enumerate(classes.values):
+      by_sum: dict[int | None, list[int]] = {}
+      for v in members:
+        if v in self.held.direct and v in self.chains:
+          by_sum.setdefault(self.summed_by(v, c), []).append(v)
+      for op_of, mine in by_sum.items():
+        if op_of is None:
+          self.of_value[c] = self.values(mine, c)
+        else:
+          self.of_result[op_of] = self.results(mine, p.ops[op_of], len(heavy[op_of]))
     origins = Counter(self.origin(v) for v in self.held.copied)
-    for i, (members, op) in enumerate(zip(model.heavy(classes), p.ops)):
+    for i, members in enumerate(heavy):
       if model.posed.ops[members[0]] is None:
         mine = [v for e in members if (v := model.posed.problem.edges[e].values[0]) in self.held.copied]
         if mine:
-          self.of_copy[i] = self.copies(mine, op, origins)
+          self.of_copy[i] = self.copies(mine, p.ops[i], origins)
 
   def origin(self, v: int) -> int | None:
     """The value in memory that a copied one is, or shows."""
@@ -142,6 +149,32 @@ class Trades:
       flops = 2 * prod(x.src[0].max_shape) / self.devices / machine.flops if x.op is Ops.REDUCE else 0.0
       total = total + numpy.maximum(touched, flops) / self.users[x]
     return total + 0.0 * blocks
+
+  def sums(self, v: int, c: int) -> list[UOp]:
+    """The sums that are computed again for a value, each by an op of the program, which are placed as it is."""
+    number, classes = self.model.asked.number, self.classes
+    return [x for x in self.chains[v] if x in self.ops_of and x in number and classes.value[number[x]] == c]
+
+  def summed_by(self, v: int, c: int) -> int | None:
+    """The op of the first of these: what a device has of its result may be a part of each sum, and has to be moved
+    again, too."""
+    return next((self.ops_of[x] for x in self.sums(v, c)), None)
+
+  def values(self, mine: Sequence[int], c: int) -> Items:
+    """Of a class of values, at each of its cuts."""
+    memory = numpy.array([nbytes_of(self.model.asked.nodes[v]) / self.blocks[c] for v in mine])
+    again = numpy.array([self.again(v, c, self.blocks[c]) for v in mine])
+    none = numpy.zeros_like(memory)
+    return Items(numpy.stack([none, again]), numpy.stack([memory, none]))
+
+  def results(self, mine: Sequence[int], op: Op, members: int) -> Items:
+    """Of values that need what a class of ops sums: at each cut, from each of what its ways make of the result."""
+    side = op.sides[-1]
+    of_values, move = self.values(mine, side.value), side.costs / members
+    users = numpy.array([self.users[self.sums(v, side.value)[0]] for v in mine])
+    seconds, memory = (of[..., None] + 0 * move for of in (of_values.seconds, of_values.memory))
+    seconds[1] += move / users[:, None, None]
+    return Items(seconds, memory)
 
   def moves(self, op: Op) -> Any:
     """[cuts, ways]: the seconds of one move to a copy. What is moved may be in memory by now, whoever wrote it."""
@@ -180,28 +213,41 @@ class Trades:
         s, m = items.at(weight)
         seconds = seconds + s + weight * m
       values.append(replace(v, seconds=seconds.tolist()))
-    ops = []
-    for i, op in enumerate(self.base.ops):
-      if (items := self.of_copy.get(i)) is not None:
-        s, m = items.at(weight)
-        first = op.sides[0]
-        costs = first.of_ways(slice(None)) + s + weight * m
-        op = Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
-      ops.append(op)
-    return Program(values, ops, None)
+    return Program(values, [self.op(i, weight) for i in range(len(self.base.ops))], None)
+
+  def op(self, i: int, weight: float) -> Op:
+    """One of the ops, with what its copies or its results take."""
+    op = self.base.ops[i]
+    if (items := self.of_copy.get(i)) is not None:
+      s, m = items.at(weight)
+      first = op.sides[0]
+      costs = first.of_ways(slice(None)) + s + weight * m
+      return Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
+    if (items := self.of_result.get(i)) is not None:
+      s, m = items.at(weight)
+      last = op.sides[-1]
+      return Op(op.ways, op.seconds, [*op.sides[:-1], replace(last, costs=last.costs + s + weight * m)])
+    return op
 
   def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
     """The seconds of a choice with what is computed again where that is what a byte costs, and the bytes that it
     holds."""
-    seconds, held = self.base.point(chosen, weight)
-    for c, items in self.of_value.items():
-      s, m = items.at(weight)
-      seconds, held = seconds + s[chosen[c]], held + m[chosen[c]]
-    for i, items in self.of_copy.items():
-      op = self.base.ops[i]
-      s, m = items.at(weight)
-      at = chosen[op.sides[0].value], op.best(chosen)
-      seconds, held = seconds + s[at], held + m[at]
+    seconds, held = 0.0, self.base.held(chosen)
+    found = [items.at(weight, chosen[c]) for c, items in self.of_value.items()]
+    for i, op in enumerate(self.base.ops):
+      costs = op.priced(chosen)
+      if (items := self.of_copy.get(i)) is not None:
+        at = items.at(weight, chosen[op.sides[0].value])
+      elif (items := self.of_result.get(i)) is not None:
+        at = tuple(of[op.sides[-1].want] for of in items.at(weight, chosen[op.sides[-1].value]))
+      else:
+        seconds += costs.min()
+        continue
+      best = int((costs + at[0] + weight * at[1]).argmin())
+      seconds += costs[best]
+      found.append((at[0][best], at[1][best]))
+    seconds += sum(v.seconds[k] for v, k in zip(self.base.values, chosen)) + sum(s for s, _ in found)
+    held += sum(m for _, m in found)
     return float(seconds), float(held)
 
   def smallest(self) -> list[int]:
