@@ -51,6 +51,7 @@ class Search:
     self.all: Keep = tuple([tuple(range(len(v.cuts))) for v in model.program.values])
     self.equal: Layers | None = None
     self.known_held: HeldValues | None = None
+    self.known_trades: Trades | None = None
     self.traded: TradedHull | None = None
 
   @property
@@ -97,11 +98,11 @@ class Search:
     return replace(best, chosen=refined(best.program, chosen, known) if exactly else chosen)
 
   def trades(self, classes: Classes, p: Program) -> Trades:
-    if self.traded is not None and classes is self.model.classes:
-      assert isinstance(self.traded.p, Trades)
-      return self.traded.p
     self.known_held = self.known_held or HeldValues(self.model)
-    return Trades(self.model, self.known_held, classes, p)
+    if classes is not self.model.classes:
+      return Trades(self.model, self.known_held, classes, p)
+    self.known_trades = self.known_trades or Trades(self.model, self.known_held, classes, p)
+    return self.known_trades
 
   def most_held(self) -> float:
     """Bytes that the fastest placement holds, with nothing computed again."""
@@ -122,9 +123,10 @@ class Search:
     bound, p = hull.chosen(memory).bound, replace(model.program, memory=memory)
     fitting = min((point for point in hull.points if point.held <= memory), key=lambda point: point.seconds)
     over, under = hull.edge(memory) if hull.points[0].held > memory else (fitting, fitting)
-    yield Selection(model.classes, p, Chosen(under.cuts, p.total(under.cuts), bound))
-    if over.cuts != under.cuts:
-      yield Selection(model.classes, p, Chosen(over.cuts, p.total(over.cuts), bound))
+    ways = [point.cuts[: len(p.values)] for point in (under, over)]
+    yield Selection(model.classes, p, Chosen(ways[0], p.total(ways[0]), bound))
+    if ways[0] != ways[1]:
+      yield Selection(model.classes, p, Chosen(ways[1], p.total(ways[1]), bound))
       parts = sorted({part for part in self.layers.of if part is not None})
       share = (memory - under.held) / (over.held - under.held)
       yield self.split(memory, under, over, parts[: int(share * len(parts))], bound)
@@ -136,7 +138,8 @@ class Search:
     p = replace(model.program_of(classes), memory=memory)
     ways = [there.cuts if layers.of[members[0]] in apart else here.cuts for members in classes.values]
     cuts = [way[model.classes.value[members[0]]] for way, members in zip(ways, classes.values)]
-    cuts = mended(self.trades(classes, p).priced(here.weight), cuts)
+    trades = self.trades(classes, p)
+    cuts = mended(trades.priced(here.weight), [*cuts, *[0] * len(trades.summed)])[: len(cuts)]
     return Selection(classes, p, Chosen(cuts, p.total(cuts), bound))
 
   def with_leaves_cut(self, choice: Selection, memory: float) -> Selection | None:

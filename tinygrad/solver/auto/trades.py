@@ -14,15 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.helpers import numpy, prod
+from tinygrad.solver.auto.choices import Way
 from tinygrad.solver.auto.classes import Classes
 from tinygrad.solver.auto.hull import Hull
 from tinygrad.solver.auto.memory import fused_by_schedule, is_view, lifetimes, moment_of_most
 from tinygrad.solver.auto.model import Model
-from tinygrad.solver.auto.program import Op, Program
+from tinygrad.solver.auto.program import Op, Program, Side, Value
 from tinygrad.solver.auto.traffic import nbytes_of
 from tinygrad.uop import Ops, UOp
 
 LIKED = 1 - 1e-4  # of what a move takes: rather one that is made again than one for each reader, which are built as one
+STATES = (0, 1)  # of values that are kept, or had again
+WAYS = [Way((k,), (), 0.0) for k in STATES]
 STEP, MOST_STEPS = 4.0, 8  # of the price of a byte, until what is chosen fits
 
 
@@ -39,6 +42,39 @@ class Items:
     seconds, memory = (of[(slice(None), slice(None), *where)] for of in (self.seconds, self.memory))
     best = (seconds + weight * memory).argmin(axis=0)[None]
     return tuple(numpy.take_along_axis(of, best, 0)[0].sum(axis=0) for of in (seconds, memory))
+
+
+@dataclass(slots=True)
+class Summed:
+  """Values of the class `of` that need what the op `op` sums: each kept, or had again, all of them alike; of which a
+  further value of the program is the choice. What a device has of the result may be a part of each sum, that is moved
+  again then: `share` of what this takes. `memory`, `seconds`: by cuts, of what is kept, and of what is had again."""
+
+  of: int
+  op: int
+  memory: Any
+  seconds: Any
+  share: float
+
+  def kept(self, state: int, weight: float) -> Op:
+    """What either takes beside the moves."""
+    costs = numpy.stack([weight * self.memory, self.seconds], axis=1)
+    return Op(WAYS, numpy.zeros(2), [is_state(state, 1), Side(self.of, numpy.arange(2), costs)])
+
+  def again(self, op: Op, state: int, result: Side) -> Op:
+    """The op, each of its ways with the values kept, and with them had again."""
+    sides = [replace(side, want=numpy.concatenate([side.want, side.want])) for side in op.sides]
+    costs, last = op.sides[-1].costs, sides[-1]
+    both = numpy.concatenate([op.sides[-1].want, op.sides[-1].want + costs.shape[1]])
+    repeat = costs.shape[1] // result.costs.shape[1]
+    moved = costs + self.share * numpy.concatenate([result.costs] * repeat, axis=1)
+    sides[-1] = replace(last, want=both, costs=numpy.concatenate([costs, moved], axis=1))
+    return Op(op.ways * 2, numpy.concatenate([op.seconds] * 2), [is_state(state, len(op.ways)), *sides])
+
+
+def is_state(state: int, ways: int) -> Side:
+  """That a value is kept by the first ways of an op, and had again by as many others."""
+  return Side(state, numpy.repeat(numpy.arange(2), ways), numpy.array([[0.0, numpy.inf], [numpy.inf, 0.0]]))
 
 
 class HeldValues:
@@ -100,18 +136,18 @@ class Trades:
     heavy = list(model.heavy(classes))
     self.ops_of = {u: i for i, members in enumerate(heavy) for e in members if (u := model.posed.ops[e]) is not None}
     self.of_value: dict[int, Items] = {}
-    self.of_result: dict[int, Items] = {}
     self.of_copy: dict[int, Items] = {}
+    self.summed: list[Summed] = []
     for c, members in enumerate(classes.values):
       by_sum: dict[int | None, list[int]] = {}
       for v in members:
         if v in self.held.direct and v in self.chains:
-          by_sum.setdefault(self.summed_by(v, c), []).append(v)
-      for op_of, mine in by_sum.items():
-        if op_of is None:
+          by_sum.setdefault(self.summed_by(v), []).append(v)
+      for i, mine in by_sum.items():
+        if i is None:
           self.of_value[c] = self.values(mine, c)
         else:
-          self.of_result[op_of] = self.results(mine, p.ops[op_of], len(heavy[op_of]))
+          self.summed.append(self.sum_of(mine, c, i, len(heavy[i])))
     origins = Counter(self.origin(v) for v in self.held.copied)
     for i, members in enumerate(heavy):
       if model.posed.ops[members[0]] is None:
@@ -150,15 +186,13 @@ class Trades:
       total = total + numpy.maximum(touched, flops) / self.users[x]
     return total + 0.0 * blocks
 
-  def sums(self, v: int, c: int) -> list[UOp]:
-    """The sums that are computed again for a value, each by an op of the program, which are placed as it is."""
-    number, classes = self.model.asked.number, self.classes
-    return [x for x in self.chains[v] if x in self.ops_of and x in number and classes.value[number[x]] == c]
+  def sum(self, v: int) -> UOp | None:
+    """The first sum that is computed again for a value, by an op of the program."""
+    return next((x for x in self.chains[v] if x in self.ops_of), None)
 
-  def summed_by(self, v: int, c: int) -> int | None:
-    """The op of the first of these: what a device has of its result may be a part of each sum, and has to be moved
-    again, too."""
-    return next((self.ops_of[x] for x in self.sums(v, c)), None)
+  def summed_by(self, v: int) -> int | None:
+    """The op of that."""
+    return None if (x := self.sum(v)) is None else self.ops_of[x]
 
   def values(self, mine: Sequence[int], c: int) -> Items:
     """Of a class of values, at each of its cuts."""
@@ -167,14 +201,12 @@ class Trades:
     none = numpy.zeros_like(memory)
     return Items(numpy.stack([none, again]), numpy.stack([memory, none]))
 
-  def results(self, mine: Sequence[int], op: Op, members: int) -> Items:
-    """Of values that need what a class of ops sums: at each cut, from each of what its ways make of the result."""
-    side = op.sides[-1]
-    of_values, move = self.values(mine, side.value), side.costs / members
-    users = numpy.array([self.users[self.sums(v, side.value)[0]] for v in mine])
-    seconds, memory = (of[..., None] + 0 * move for of in (of_values.seconds, of_values.memory))
-    seconds[1] += move / users[:, None, None]
-    return Items(seconds, memory)
+  def sum_of(self, mine: Sequence[int], c: int, i: int, members: int) -> Summed:
+    """Of values that need what the i-th op sums; each is taken to be as fast as the fastest."""
+    items = self.values(mine, c)
+    users = sum(1 / self.users[x] for v in mine if (x := self.sum(v)) is not None)
+    again = len(mine) * items.seconds[1].min(axis=0)
+    return Summed(c, i, items.memory[0].sum(axis=0), again, users / members)
 
   def moves(self, op: Op) -> Any:
     """[cuts, ways]: the seconds of one move to a copy. What is moved may be in memory by now, whoever wrote it."""
@@ -213,7 +245,13 @@ class Trades:
         s, m = items.at(weight)
         seconds = seconds + s + weight * m
       values.append(replace(v, seconds=seconds.tolist()))
-    return Program(values, [self.op(i, weight) for i in range(len(self.base.ops))], None)
+    values += [Value((), 0, [(k,) for k in STATES], [0.0, 0.0], [0.0, 0.0]) for _ in self.summed]
+    ops = [self.op(i, weight) for i in range(len(self.base.ops))]
+    return Program(values, [*ops, *(x.kept(self.state(k), weight) for k, x in enumerate(self.summed))], None)
+
+  def state(self, k: int) -> int:
+    """The value that says whether the k-th of `summed` is kept."""
+    return len(self.base.values) + k
 
   def op(self, i: int, weight: float) -> Op:
     """One of the ops, with what its copies or its results take."""
@@ -222,36 +260,33 @@ class Trades:
       s, m = items.at(weight)
       first = op.sides[0]
       costs = first.of_ways(slice(None)) + s + weight * m
-      return Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
-    if (items := self.of_result.get(i)) is not None:
-      s, m = items.at(weight)
-      last = op.sides[-1]
-      return Op(op.ways, op.seconds, [*op.sides[:-1], replace(last, costs=last.costs + s + weight * m)])
+      op = Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
+    for k, x in enumerate(self.summed):
+      op = x.again(op, self.state(k), self.base.ops[i].sides[-1]) if x.op == i else op
     return op
 
   def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
     """The seconds of a choice with what is computed again where that is what a byte costs, and the bytes that it
-    holds."""
-    seconds, held = 0.0, self.base.held(chosen)
-    found = [items.at(weight, chosen[c]) for c, items in self.of_value.items()]
-    for i, op in enumerate(self.base.ops):
-      costs = op.priced(chosen)
-      if (items := self.of_copy.get(i)) is not None:
-        at = items.at(weight, chosen[op.sides[0].value])
-      elif (items := self.of_result.get(i)) is not None:
-        at = tuple(of[op.sides[-1].want] for of in items.at(weight, chosen[op.sides[-1].value]))
-      else:
-        seconds += costs.min()
-        continue
-      best = int((costs + at[0] + weight * at[1]).argmin())
-      seconds += costs[best]
-      found.append((at[0][best], at[1][best]))
-    seconds += sum(v.seconds[k] for v, k in zip(self.base.values, chosen)) + sum(s for s, _ in found)
-    held += sum(m for _, m in found)
+    holds. What is not said to be had again is kept."""
+    chosen = [*chosen, *[0] * (self.state(len(self.summed)) - len(chosen))]
+    seconds, held = self.base.point(chosen, weight)
+    for c, items in self.of_value.items():
+      s, m = items.at(weight, chosen[c])
+      seconds, held = seconds + s, held + m
+    for i, items in self.of_copy.items():
+      op = self.base.ops[i]
+      s, m = items.at(weight, chosen[op.sides[0].value])
+      best = int((op.priced(chosen) + s + weight * m).argmin())
+      seconds, held = seconds + s[best] + op.priced(chosen)[best] - op.price(chosen), held + m[best]
+    for i in dict.fromkeys(x.op for x in self.summed):
+      seconds += self.op(i, weight).price(chosen) - self.base.ops[i].price(chosen)
+    for k, x in enumerate(self.summed):
+      kept = chosen[self.state(k)] == 0
+      seconds, held = seconds + (0.0 if kept else x.seconds[chosen[x.of]]), held + kept * x.memory[chosen[x.of]]
     return float(seconds), float(held)
 
   def smallest(self) -> list[int]:
-    return self.whole.smallest()
+    return [*self.whole.smallest(), *[0] * len(self.summed)]
 
   def columns(self) -> int:
     return self.base.columns()
