@@ -62,17 +62,41 @@ def test_a_price_is_the_least_of_all_ways_to_have_each_value():
   for weight in PRICES:
     cuts = [rng.randrange(len(v.cuts)) for v in priced.base.values]
     seconds, held = priced.base.point(cuts, weight)
+    states = [0] * len(priced.summed)
     items = [(i, (cuts[c],)) for c, i in priced.of_value.items()]
     for k, i in priced.of_copy.items():
       op = priced.base.ops[k]
-      items.append((i, (cuts[op.sides[0].value], priced.priced(weight).ops[k].best(cuts))))
+      items.append((i, (cuts[op.sides[0].value], priced.priced(weight).ops[k].best([*cuts, *states]))))
     for i, at in items:
       each = [zip(i.seconds[(slice(None), j, *at)], i.memory[(slice(None), j, *at)]) for j in range(i.seconds.shape[1])]
       s, m = min(
         (np.sum(way, axis=0) for way in itertools.product(*map(list, each))), key=lambda x: x[0] + weight * x[1]
       )
       seconds, held = seconds + s, held + m
-    assert priced.priced(weight).total(cuts) == pytest.approx(seconds + weight * held)
+    held += sum(x.memory[cuts[x.of]] for x in priced.summed)
+    assert priced.priced(weight).total([*cuts, *states]) == pytest.approx(seconds + weight * held)
+
+
+@pytest.mark.parametrize("weight", PRICES)
+def test_a_sum_that_is_had_again_is_moved_again(weight):
+  """Of random placements: what it takes more to have values again than to keep them is their own kernels, and once more
+  the move of each result, where that is partial, by the best way then."""
+  search, priced = searched(network(2), TWO)
+  rng, partial = random.Random(2), 0
+  assert priced.summed
+  for _ in range(20):
+    cuts = [rng.randrange(len(v.cuts)) for v in priced.base.values]
+    for k, x in enumerate(priced.summed):
+      op, side = priced.base.ops[x.op], priced.base.ops[x.op].sides[-1]
+      again = [*cuts, *[int(k == j) for j in range(len(priced.summed))]]
+      more = (op.priced(cuts) + x.share * side.of_ways(cuts[side.value])).min() - op.price(cuts)
+      partial += more > 0
+      kept, had = (priced.point(chosen, weight) for chosen in (cuts, again))
+      assert had[0] - kept[0] == pytest.approx(x.seconds[cuts[x.of]] + more, rel=1e-6, abs=1e-15)
+      assert kept[1] - had[1] == pytest.approx(x.memory[cuts[x.of]])
+      total = priced.priced(weight).total(again)
+      assert total == pytest.approx(had[0] + weight * had[1])
+  assert partial
 
 
 def around(p, cuts, chances):
@@ -87,7 +111,7 @@ def drafts(search, hull, chances):
   """Of placements of the hull, and of those around them, that may be below the bound: (seconds, cuts, how what they
   hold is dropped)."""
   model, p = search.model, search.model.program
-  of_hull = dict.fromkeys(tuple(point.cuts) for point in hull.points)
+  of_hull = dict.fromkeys(tuple(point.cuts[: len(p.values)]) for point in hull.points)
   others = dict.fromkeys(way for cuts in of_hull for way in around(p, cuts, chances))
   most = max(hull.bound(0.0), p.total(hull.points[0].cuts))
   near = sorted((seconds, cuts) for cuts in others if (seconds := p.total(cuts)) < most)
