@@ -80,8 +80,8 @@ class Fitting:
 
   def fitted(self) -> Automatic:
     """Raises: ShardError where nothing fits."""
-    free = None
-    if self.search.most_held() <= self.memory * MUCH and (free := self.free()).expected <= self.memory:
+    free = self.free() if self.search.most_held() <= self.memory * MUCH else None
+    if free is not None and free.expected <= self.memory:
       return self.answer(free)
     found = self.by_trades(free)
     if found is None or self.answer(found).gap > FAR:
@@ -130,7 +130,8 @@ class Fitting:
 
   def fastest(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
     """Plans drafts, the fastest first, until one fits. Of one that does not more is dropped; `lower`: others in its
-    stead. Of one that fits with much to spare less is dropped, as long as that fits."""
+    stead, where that is not close to the bound. Of one that fits with much to spare less is dropped, as long as that
+    fits."""
     best: Draft | None = None
     tried = list[Draft]()
     for _ in range(MOST_PLANS):
@@ -140,7 +141,8 @@ class Fitting:
       tried.append(draft)
       known = self.planned(draft)
       if known.expected > self.memory:
-        waiting += [known.within(self.memory - (known.expected - self.memory) / 10), *lower(known)]
+        less = known.within(self.memory - (known.expected - self.memory) / 10)
+        waiting += [less] if less.expected <= self.memory and less.gap <= CLOSE else [less, *lower(known)]
       elif known.expected < self.memory * (1 - SPARE):
         best, waiting = known, [known.within(self.memory)]
       else:

@@ -139,21 +139,24 @@ class Trades:
     self.of_copy: dict[int, Items] = {}
     self.summed: list[Summed] = []
     for c, members in enumerate(classes.values):
-      by_sum: dict[int | None, list[int]] = {}
-      for v in members:
-        if v in self.held.direct and v in self.chains:
-          by_sum.setdefault(self.summed_by(v), []).append(v)
-      for i, mine in by_sum.items():
-        if i is None:
-          self.of_value[c] = self.values(mine, c)
-        else:
-          self.summed.append(self.sum_of(mine, c, i, len(heavy[i])))
+      self.look_at(c, [v for v in members if v in self.held.direct and v in self.chains], heavy)
     origins = Counter(self.origin(v) for v in self.held.copied)
     for i, members in enumerate(heavy):
       if model.posed.ops[members[0]] is None:
         mine = [v for e in members if (v := model.posed.problem.edges[e].values[0]) in self.held.copied]
         if mine:
           self.of_copy[i] = self.copies(mine, p.ops[i], origins)
+
+  def look_at(self, c: int, mine: Sequence[int], heavy: Sequence[Sequence[int]]) -> None:
+    """Values of a class that are held, together those that need what one op sums, and those that need no sum."""
+    by_sum: dict[int | None, list[int]] = {}
+    for v in mine:
+      by_sum.setdefault(self.summed_by(v), []).append(v)
+    for i, some in by_sum.items():
+      if i is None:
+        self.of_value[c] = self.values(some, c)
+      else:
+        self.summed.append(self.sum_of(some, c, i, len(heavy[i])))
 
   def origin(self, v: int) -> int | None:
     """The value in memory that a copied one is, or shows."""
