@@ -76,7 +76,7 @@ def placed_fastest(layers, mesh=MESHES["1-D"]):
 def test_lifetimes_hold_what_the_plan_does(monkeypatch):
   """What is computed where it is read is not held. (Mutant: all that is read more than once is.)"""
 
-  def read_twice(sink):
+  def read_twice(sink, *_, **__):
     readers = Counter(s for u in sink.toposort() for s in u.src)
     return [u for u in sink.toposort() if readers[u] > 1 or u.op is Ops.CONTIGUOUS]
 
