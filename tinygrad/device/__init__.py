@@ -12,7 +12,7 @@ from tinygrad.device.backend import (
   Target,
 )
 from tinygrad.device.block import Box, around, box_of, meet, peer_copies
-from tinygrad.device.buffer import Buffer, pass_away, take_up
+from tinygrad.device.buffer import Buffer, pass_away
 from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
 from tinygrad.device.mesh import (

@@ -96,12 +96,3 @@ def pass_away(memory: Iterable[Buffer]) -> None:
     m.passing = True
     for device, handle in zip(m.devices, m.handles):
       Device[device].passing(handle)
-
-
-def take_up(run: Any, runs: list[Any], empty: list[Buffer]) -> None:
-  """Of a step's runs (engine/run.py) those of one plan have one memory for what is within. `empty`: what nothing had
-  filled before."""
-  n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
-  run.memory[n:] = first.memory[n:]
-  empty.extend(m for m in run.memory if not m.handles)
-  runs.append(run)

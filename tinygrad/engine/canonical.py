@@ -14,8 +14,7 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
   """`sink` with its buffers numbered in order, from `first` down, and its variables unbound: the key of its plan. Also
   the buffers, and the variables' values.
 
-  Raises ValueError if a variable is bound to two values.
-  """
+  Raises ValueError if a variable is bound to two values."""
   buffers: list[UOp] = []
   values: dict[str, int] = {}
   mapping: dict[UOp, UOp] = {}

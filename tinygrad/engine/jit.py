@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, pass_away, take_up
+from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, pass_away
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -272,6 +272,15 @@ def filled(work: Sequence[Work], memory: Buffer) -> bool:
   """Whether the step writes the memory before it reads it, so that nothing in it lasts from call to call."""
   first = next((w for w in work if any(m is memory for m in w.memory)), None)
   return first is None or all(m is not memory for m in first.memory[first.item.writes :])
+
+
+def take_up(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
+  """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had
+  filled before."""
+  n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
+  run.memory[n:] = first.memory[n:]
+  empty.extend(m for m in run.memory if not m.handles)
+  runs.append(run)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,7 @@
 """The order of the program: what tensors stand for while assignments and replays write to memory that others read.
 
 docs/assignment.md says what is shown to whom. This room knows of a tensor (`Live`) its node, whether it follows memory,
-and the number of its last change.
-"""
+and the number of its last change."""
 
 from __future__ import annotations
 
@@ -190,8 +189,7 @@ class ProgramOrder:
     buffers instead.
 
     A tensor that happens to be equal to a root without having been asked for does not get its buffer: it can still be
-    differentiated.
-    """
+    differentiated."""
     done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
     done.update((u, v) for u, v in made.items() if u is not v)
     if not done:

@@ -17,12 +17,10 @@ from tinygrad.uop.op import Ops
 class Factors:
   """The factor rule of one op on concrete shapes: which factors (numbered index ranges of the op) make up each dim.
 
-  `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent
-  (upper bound). `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is
-  partial by the reduction where they are cut).
-  `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a cut there moves data.
-  `even`: factors that are cut into equal parts only.
-  """
+  `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent (upper
+  bound). `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is partial by
+  the reduction where they are cut). `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a
+  cut there moves data. `even`: factors that are cut into equal parts only."""
 
   src: tuple[tuple[tuple[int, ...], ...], ...]
   out: tuple[tuple[int, ...], ...]

@@ -87,8 +87,7 @@ class UOp:
   """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
 
   Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what
-  placements need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
-  """
+  placements need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes."""
 
   __slots__ = (
     "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "number", "op", "order", "origin",
@@ -277,8 +276,7 @@ class UOp:
 
     A device copies from it and never takes the memory over, though `CPU.wrap` could: whoever gave the array may write
     to it, or hold a view of it that does, and kernels that write in place would write to it. (numpy's own large arrays
-    lie 16 bytes after a page's start besides, where wide aligned loads are not possible.)
-    """
+    lie 16 bytes after a page's start besides, where wide aligned loads are not possible.)"""
     memory = Buffer(HOST_DEVICE, tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
     return UOp.buffer(array.shape, memory.dtype, HOST_DEVICE, memory)
 
@@ -315,8 +313,7 @@ class UOp:
   def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
     """The node, after its sources have been brought to where the placement rules want them.
 
-    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `Hooks.build` is asked.
-    """
+    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `Hooks.build` is asked."""
     device: Any = None
     slow = False
     for s in src:

@@ -1,8 +1,7 @@
 """One way to rewrite: `rebuild` goes bottom-up over a graph, and makes each node anew once. On it stand the rewrite by
 named rules to a fixed point, and substitution: everywhere, or where a node is free.
 
-Each is linear in nodes, whatever the number of paths, and takes graphs that are deeper than Python's stack.
-"""
+Each is linear in nodes, whatever the number of paths, and takes graphs that are deeper than Python's stack."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,9 +23,8 @@ def rebuild(
 ) -> UOp:
   """What `root` becomes where each node becomes `make(node, what its sources became)`, sources first.
 
-  `memo`: what nodes became, for several roots; those in it are not looked below. `cut`: what a node becomes that is
-  not to be looked below either, or None to go on. `order`: all nodes, sources first, where that matters to `make`.
-  """
+  `memo`: what nodes became, for several roots; those in it are not looked below. `cut`: what a node becomes that is not
+  to be looked below either, or None to go on. `order`: all nodes, sources first, where that matters to `make`."""
   done: dict[UOp, UOp] = {} if memo is None else memo
 
   def passes(u: UOp) -> bool:

@@ -2,8 +2,7 @@
 
 An index expression is kept as a sum `c0*a0 + c1*a1 + … + c` over atoms in a fixed order. IDIV and MOD are floor
 division and its remainder, for which the identities below hold for every sign of the numerator (Graham, Knuth,
-Patashnik: Concrete Mathematics, ch. 3).
-"""
+Patashnik: Concrete Mathematics, ch. 3)."""
 
 import math
 from collections.abc import Iterable
