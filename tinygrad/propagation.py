@@ -73,7 +73,7 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
   said of to what is computed from it, and backward. Weights and other memory on one device move there at once;
   tensors that read them show their new placements. Nothing else is computed.
 
-  Raises: ShardError for a hint that names no axis of the mesh; ShardTypeError for no mesh.
+  Raises: ShardError for a hint that names no axis of the mesh; ShardTypeError for no mesh, or no Tensors.
 
   Examples:
     >>> x, w = Tensor.ones(4, 8).contiguous().realize(), Tensor.ones(8, 2).contiguous().realize()
@@ -83,12 +83,26 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
     (P('d'), P(), P('d'))
   """
   check_mesh("propagate", mesh)
-  return place_on(mesh, [t.uop for t in _tensors(outputs)])
+  return place_on(mesh, roots_of("propagate", outputs))
 
 
 def check_mesh(name: str, mesh: Any) -> None:
   if not isinstance(mesh, Mesh):
     refuse(f"{name}: mesh={mesh!r} is no Mesh", 'mesh=Mesh(("CPU:0", "CPU:1"), names=("dp",))', error=ShardTypeError)
+
+
+def check_machine(memory: Any, machine: Any) -> None:
+  if not (memory is None or (isinstance(memory, (int, float)) and memory > 0)):
+    refuse(f"auto: memory={memory!r} is no number of bytes on each device", "memory=80e9, or None: enough")
+  if not (machine is None or isinstance(machine, machines.Machine)):
+    fix = "machine=Machine(flops=1e15, bandwidth=3e12, link=4e11, latency=1e-5)  # of tinygrad.device.machine"
+    refuse(f"auto: machine={machine!r} is no Machine", fix, error=ShardTypeError)
+
+
+def roots_of(name: str, outputs: Any) -> list[UOp]:
+  if not (roots := [t.uop for t in _tensors(outputs)]):
+    refuse(f"{name}: there is no Tensor among its outputs", f"{name}(loss, mesh=mesh)", error=ShardTypeError)
+  return roots
 
 
 def _tensors(x: Any) -> Iterable[Any]:
@@ -107,7 +121,8 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
   `memory`: bytes that a device has for inputs, weights, the optimizer's state and what lives at once besides (None:
   enough); where that is less than the fastest placement takes, values may be computed again. `machine`: what a device
   and its links can do (None: what is assumed of the mesh's devices).
-  Raises: ShardError where nothing fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
+  Raises: ShardError where nothing fits the memory, or for one that is no number of bytes, and as `propagate`;
+  ShardTypeError for another machine; ModuleNotFoundError without highspy.
 
   Examples:
     >>> x, w = Tensor.ones(4, 8).contiguous().realize(), Tensor.ones(8, 2).contiguous().realize()
@@ -117,7 +132,8 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
     True
   """
   check_mesh("auto", mesh)
-  roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_for(mesh)
+  check_machine(memory, machine)
+  roots, on = roots_of("auto", outputs), machine or machines.machine_for(mesh)
   looked = search.Search(model.Model(UOp.sink(*roots), mesh, on))
   if memory is None:
     found = automatic.answered(looked.model, looked.within(None))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from extra.bench.place_cost import training
-from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
-from tinygrad.device import Partial
+from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto, propagate
+from tinygrad.device import Partial, ShardTypeError
 from tinygrad.helpers import GlobalCounters
 from tinygrad.propagation import Placing, apply
 from tinygrad.sharding import explain
@@ -395,3 +395,23 @@ def test_what_auto_has_chosen_is_not_said_to_be_the_users():
   auto(*roots, mesh=ONE, machine=Machine(1e12, 1e11, 1e10, 0.0))
   why = [row.why for row in explain(*roots).rows if row.kind == "all_gather"]
   assert why and all(text.startswith("automatic placement chose it: ") for text in why)
+
+
+WRONG = [
+  ({"machine": "h999"}, ShardTypeError, r"auto: machine='h999' is no Machine\n(.|\n)*fix: machine=Machine\("),
+  ({"memory": "12 GB"}, ShardError, r"auto: memory='12 GB' is no number of bytes(.|\n)*fix: memory=80e9"),
+  ({"memory": -1}, ShardError, "auto: memory=-1 is no number of bytes"),
+  ({"memory": float("nan")}, ShardError, "auto: memory=nan is no number of bytes"),
+]
+
+
+@pytest.mark.parametrize("said, error, message", WRONG)
+def test_what_it_is_told_of_machines_is_looked_at_first(said, error, message):
+  with pytest.raises(error, match=message):
+    auto(Tensor.ones(8, 8) @ Tensor.ones(8, 8), mesh=Mesh(("NULL:0", "NULL:1"), names=("d",)), **said)
+
+
+@pytest.mark.parametrize("f", [auto, propagate])
+def test_no_tensor_is_no_output(f):
+  with pytest.raises(ShardTypeError, match=rf"{f.__name__}: there is no Tensor among its(.|\n)*fix: .*mesh=mesh"):
+    f(3, [], mesh=Mesh(("NULL:0", "NULL:1"), names=("d",)))
