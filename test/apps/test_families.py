@@ -136,10 +136,11 @@ def test_hints_place_weights_and_caches_as_is_said(name: str, tmp_path: Path):
 
 def test_without_a_hint_nothing_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
   """It is the hints that decide: neither names nor shapes do."""
-  monkeypatch.setattr(Layout, "cut", lambda self, dim, kv=False: P(None) if dim != 1 else P(None, "tp"))
+  monkeypatch.setattr(Layout, "cut", lambda self, dim, kv=False: P(None, None, "tp") if kv else P(None))
   c = Config.read(Folder(write_folder("qwen3", tmp_path / "model")))
   found = placements(c, Layout.parse("2")).found
-  assert [name for name, (at, _) in found.items() if at.used] == ["output.weight"]
+  cut = {name.split(".")[-2] if "." in name else name for name, (at, _) in found.items() if at.used}
+  assert cut == {"attn_k", "attn_v", "keys", "values"}
 
 
 @pytest.mark.parametrize(("kv", "heads", "shard"), [(3, 3, "2"), (2, 6, "4"), (3, 6, "2x2"), (1, 3, "2"), (6, 6, "4")])

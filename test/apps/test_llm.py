@@ -128,8 +128,9 @@ def test_what_a_step_sends_is_explained(model: Path, capsys: pytest.CaptureFixtu
   moves = out[out.index("\nmove ") :].split("\nall_reduce")[1:]
   assert all("constrain(P(" in row and " in model.py:" in row and "the user placed" not in out for row in moves)
   values = out[: out.index("\nmove ")].split("\nblk.*.")
+  names = "token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
   assert {text.split()[0] for text in values if "constrain(P(None, None, 'tp')) in model.py:" in text} == {
-    f"{name}.weight" for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    f"{name}.weight" for name in names
   }
   assert say(model, "--explain", capsys=capsys)[1] == "nothing moves\n"
 

@@ -28,12 +28,13 @@ class Estimate:
 
 
 def estimate(ast: UOp) -> Estimate:
-  """Each value counts once for every combination of the ranges that it depends on; a FOLD adds one operation for each
-  of its values. Of a kernel that a user wrote only the memory is known.
-  """
+  """Each value counts once for every combination of the ranges that it depends on, which is by all rows what it reads
+  from memory of a row; a FOLD adds one operation for each of its values. Of a kernel that a user wrote only the memory is
+  known."""
   if ast.op is Ops.CALL:
     return Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
   inside: dict[UOp, frozenset[UOp]] = {}
+  rows = frozenset.intersection(*(frozenset(s.src[2:]) for s in ast.src if s.op is Ops.STORE))
   ops = 0
   touched: dict[UOp, int] = {}
   products, instructions = Counter[str](), 0
@@ -56,6 +57,7 @@ def estimate(ast: UOp) -> Estimate:
       instructions += iterations(ranges) * max(CARDS[u.op].cost, 1)
     elif u.op is Ops.INDEX:
       touched[u.src[0]] = max(touched.get(u.src[0], 0), iterations(ranges))
+      ranges |= rows if u.src[0].op is Ops.PARAM and u.src[0].arg.slot < 0 else frozenset()
     inside[u] = ranges
   nbytes = sum(min(n, [*p.down()][-1].arg.size * iterations(inside[p])) * p.dtype.itemsize for p, n in touched.items())
   loops = sorted((u for u in inside if u.op is Ops.RANGE), key=lambda r: r.arg[0])
