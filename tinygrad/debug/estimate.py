@@ -28,9 +28,8 @@ class Estimate:
 
 
 def estimate(ast: UOp) -> Estimate:
-  """Each value counts once for every combination of the ranges that it depends on, which is by all rows what it reads
-  from memory of a row; a FOLD adds one operation for each of its values. Of a kernel that a user wrote only the memory is
-  known."""
+  """Each value counts once for every combination of the ranges that it depends on, which are all rows where it reads
+  memory of a row; a FOLD adds one operation for each of its values. Of a user's kernel only the memory is known."""
   if ast.op is Ops.CALL:
     return Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
   inside: dict[UOp, frozenset[UOp]] = {}
