@@ -17,16 +17,20 @@ from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, si
 from test_grid import Race, count, simulate
 from test_primitives import Machine, close, nest_of, scheduled
 
+from extra import gpu_model
+from tinygrad import Device, Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics.cores import Product as ProductPlan
 from tinygrad.codegen.heuristics.cores import schedule_product
 from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives import IllegalStep, tensorize
+from tinygrad.debug.estimate import estimate
 from tinygrad.device import Target
 from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, SwizzledTile, cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
+from tinygrad.schedule import fuse
 from tinygrad.uop import Ops, UOp
 
 CORES = Target("CORES", vector_registers=96, scratch=100 << 10, threads=True, cores=(F16, TF32))
@@ -452,3 +456,34 @@ def test_the_heuristic_keeps_the_meaning(sizes):
 def test_the_heuristic_says_what_the_kernel_said():
   ast, arrays = plain(32, 16, 32)
   close(Machine(scheduled(ast, schedule_gpu, CORES), arrays, {}).out, evaluate(ast, arrays))
+
+
+def training_step():
+  """The gradients of a transformer's layer, with weights and values of bfloat16."""
+  dim, heads, tokens = 256, 4, 128
+
+  def weight(*shape):
+    return gpu_model.empty(*shape, dtype=dtypes.bfloat16)
+
+  x = weight(2, tokens, dim)
+  shapes = (dim, 3 * dim), (dim, dim), (dim, 4 * dim), (4 * dim, dim)
+  qkv, out, up, down = weights = [weight(*s) for s in shapes]
+  q, k, v = ((x.layernorm() @ qkv).reshape(2, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)[i] for i in range(3))
+  y = x + q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).reshape(2, tokens, dim) @ out
+  y = y + (y.layernorm() @ up).gelu() @ down
+  return Tensor.stack(*[g.sum() for g in y.float().square().mean().gradient(*weights)])
+
+
+def products_without_cores(step):
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    found = [(ast, estimate(ast).products) for ast in gpu_model.kernels_of(step)]
+    products = [ast for ast, counted in found if max((n for _, n in counted), default=0) > 1 << 22]
+    assert len(products) > 12
+    target = Device["NULL"].target
+    return sum(all(u.op is not Ops.MMA for u in lower_kernel(ast, target)) for ast in products)
+
+
+def test_every_product_of_a_training_step_runs_on_cores(monkeypatch):
+  assert products_without_cores(training_step) == 0
+  monkeypatch.setattr(fuse, "narrowest", lambda u: u)
+  assert products_without_cores(training_step) > 4
