@@ -284,8 +284,8 @@ class Network:
     return {window: mask(window) for window in {kind.window: None for kind in self.c.kinds}}
 
   def hidden(self, tokens: Tensor, place: Positions, at_once: bool = False) -> Tensor:
-    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache. Layer by layer, since
-    equal layers have equal graphs, of which one plan is made, unless it is to be one graph `at_once`."""
+    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache. Layer by layer, since equal
+    layers have equal graphs, of which one plan is made, unless it is to be one graph `at_once`."""
     x = self.weights["token_embd.weight"].rows(tokens, self.layout) * self.c.embedding_scale
     x = x if at_once else x.contiguous().realize()
     for layer in self.layers:  # what is assigned has no name: it would be computed for that as well

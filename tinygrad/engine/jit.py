@@ -275,8 +275,7 @@ def filled(work: Sequence[Work], memory: Buffer) -> bool:
 
 
 def take_up(run: Run, runs: list[Run], empty: list[Buffer]) -> None:
-  """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had
-  filled before."""
+  """Of a step's runs those of one plan have one memory for what is within. `empty`: what nothing had filled before."""
   n, first = len(run.plan.buffers), next((r for r in runs if r.plan is run.plan), run)
   run.memory[n:] = first.memory[n:]
   empty.extend(m for m in run.memory if not m.handles)

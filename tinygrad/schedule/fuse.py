@@ -27,7 +27,7 @@ LEAVES = MEMORY | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
 ORDERING = having(Trait.VIEW, Trait.ONTO)
-ONE_TO_ONE = having(Trait.ONE_TO_ONE)
+REORDERING = having(Trait.VIEW, Trait.ONTO, Trait.ONE_TO_ONE)
 INSTRUCTIONS_A_BYTE = 8  # that a vector processor runs while a byte comes from memory
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
@@ -80,7 +80,7 @@ def beneath(u: UOp, ops: Collection[Ops]) -> UOp:
 
 def narrowest(u: UOp) -> UOp:
   """What to store for `u` to be read back: what was converted to a type of more bytes is converted again."""
-  narrow = beneath(u.src[0], ORDERING & ONE_TO_ONE) if u.op is Ops.CAST else u
+  narrow = beneath(u.src[0], REORDERING) if u.op is Ops.CAST else u
   return u if narrow.op in MOVES or narrow.dtype.itemsize >= u.dtype.itemsize else narrowest(narrow)
 
 
