@@ -101,7 +101,16 @@ def theirs(kind, size, mpi, comm):
   return lambda: comm.Reduce_scatter_block(whole, part, mpi.SUM)
 
 
+def theirs_in_a_step(kinds, size, mpi, comm):
+  calls = [theirs(kind, size, mpi, comm) for kind in kinds]
+  return lambda: [call() for _ in range(IN_A_STEP) for call in calls]
+
+
 def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--small", action="store_true", help="up to 1 MiB alone")
+  parser.add_argument("--kind", choices=KINDS, help="single calls of one kind alone")
+  args = parser.parse_args()
   from mpi4py import MPI
 
   distributed.initialize()
@@ -111,10 +120,6 @@ def main():
   def meet(over=False):
     return comm.allreduce(bool(over), MPI.LOR)
 
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--small", action="store_true", help="up to 1 MiB alone")
-  parser.add_argument("--kind", choices=KINDS, help="single calls of one kind alone")
-  args = parser.parse_args()
   sizes = [s for s in SIZES if s <= SMALL or not args.small]
 
   def row(kind, size, times):
@@ -129,9 +134,8 @@ def main():
       row(kind, size, timed([ours(kind, size, mesh, devices), theirs(kind, size, MPI, comm)], meet))
   for kinds in [] if args.kind else [["all_reduce"], ["reduce_scatter", "all_gather"]]:
     for size in (s for s in sizes if s <= SMALL):
-      calls = [theirs(kind, size, MPI, comm) for kind in kinds]
-      other = lambda calls=calls: [call() for _ in range(IN_A_STEP) for call in calls]  # noqa: E731
-      times = timed([ours_in_a_step(kinds[0], size, mesh, devices), other], meet)
+      steps = [ours_in_a_step(kinds[0], size, mesh, devices), theirs_in_a_step(kinds, size, MPI, comm)]
+      times = timed(steps, meet)
       row(f"{' + '.join(kinds)} in a step", size, [t / IN_A_STEP for t in times])
 
 
