@@ -33,7 +33,8 @@ def estimate(ast: UOp) -> Estimate:
   if ast.op is Ops.CALL:
     return Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
   inside: dict[UOp, frozenset[UOp]] = {}
-  rows = frozenset.intersection(*(frozenset(s.src[2:]) for s in ast.src if s.op is Ops.STORE))
+  stores = [frozenset(s.src[2:]) for s in ast.src if s.op is Ops.STORE]
+  rows = frozenset.intersection(*stores) if stores else frozenset()
   ops = 0
   touched: dict[UOp, int] = {}
   products, instructions = Counter[str](), 0
