@@ -158,7 +158,7 @@ class Interpreter:
     with np.errstate(all="ignore"):
       match u.op:
         case Ops.DOT:
-          return words_times_words(*xs, u.arg)
+          return words_times_words(*xs, u.arg.scalar())
         case Ops.ONE_HOT:
           return np.where(xs[0] == xs[1], xs[2], np.asarray(identity_of(u.arg, u.dtype), kind))
         case Ops.CAST:

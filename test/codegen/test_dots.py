@@ -1,5 +1,6 @@
 """Sums of products of narrow numbers in words: the kernel says the same, and the processor's instructions do it."""
 
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -311,6 +312,11 @@ def test_words_along_lanes_that_lie_apart():
   linear = lower_kernel(ast, Device["CPU"].target, heuristic=rows_as_lanes)
   assert any(u.dtype.count == 16 for u in linear)
   np.testing.assert_array_equal(run(ast, [a, y], heuristic=rows_as_lanes), evaluate(ast, [a, y]))
+  for width, features in ((16, ("avxvnni",)), (32, ("avxvnni",)), (64, ("avx512vnni",))):
+    source = llvm.render(
+      lower_kernel(ast, replace(TARGET, features=features, vector_bytes=width), heuristic=rows_as_lanes), "kernel"
+    ).source
+    assert re.findall(r"call .*vpdpbusd\.(\d+)", source) == [str(8 * width)] * (64 // width)  # LLVM knows none wider
 
 
 def test_a_reduction_within_one_of_lanes_has_no_lanes_of_its_own():

@@ -10,7 +10,7 @@ import pytest
 from tinygrad.runtime import native
 
 ROOT = Path(__file__).parents[2]
-WIDTH = {"avx512": 64, "avx2": 32, "sse4.2": 16}
+WIDTH = {"avx512": 64, "avxvnni": 32, "avx2": 32, "sse4.2": 16}
 PART = (
   "test/codegen/test_decompose.py",
   "test/codegen/test_kernels.py",

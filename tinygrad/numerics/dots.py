@@ -3,7 +3,8 @@
 Such an instruction (VNNI, AVX512-BF16) multiplies the parts of two words of 32 bits, pair by pair, and adds the
 products to a number of 32 bits. So the operands become words of neighbours along the reduction: values like any other,
 which codegen stages in scratch memory where they are used often. DOT of two words is what the accumulator gains.
-Without VNNI a DOT of bytes is two sums of pairs of 16 bits (AVX2: `pmaddwd`), as its arg says; the result is the same.
+Without VNNI a DOT of bytes is two sums of pairs of 16 bits (AVX2: `pmaddwd`); the result is the same. Its arg says
+which numbers an instruction takes, and how many at once.
 
 A sum over four bytes that lie side by side is one word times another, however rarely each is used: nothing has to be
 put in order for it. What is computed of the bytes (the nibbles of quantised weights) is computed of the word, in a
@@ -66,12 +67,11 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
       made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, ids)
-  sink = substitute_free(sink, made)
-  if VNNI & set(target.features):
+  if not made:
     return sink
-  dots = (u for u in sink.toposort() if u.op is Ops.DOT and u.arg is not dtypes.bfloat16)
-  pairs = dtypes.int16.vec(target.vector_bytes // 2)  # that an instruction takes
-  return substitute_free(sink, {u: u.replace(arg=pairs) for u in dots})
+  sink, bytes_as = substitute_free(sink, made), dtypes.int8 if VNNI & set(target.features) else dtypes.int16
+  kinds = {u: u.arg if u.arg is dtypes.bfloat16 else bytes_as for u in sink.toposort() if u.op is Ops.DOT}
+  return substitute_free(sink, {u: u.replace(arg=k.vec(target.vector_bytes // k.itemsize)) for u, k in kinds.items()})
 
 
 def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:

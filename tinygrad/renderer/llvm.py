@@ -394,35 +394,39 @@ class LLVMRenderer:
 
   def dot(self, u: UOp, xs: list[str]) -> str:
     """xs[0] plus the products of the parts of two words."""
-    n, scalar, bf16 = max(u.dtype.count, 4), ir_type(u.dtype.scalar()), u.arg is dtypes.bfloat16
+    n, scalar = max(u.dtype.count, 4), ir_type(u.dtype.scalar())
     kinds = [f"<{n} x {scalar}>", *[f"<{n} x i32>"] * 2]
     if u.dtype.count == 1:
       parts = zip(kinds, (scalar, "i32", "i32"), xs)
       xs = [self.ins(f"insertelement {kind} zeroinitializer, {one} {x}, i32 0") for kind, one, x in parts]
-    if u.arg.scalar() is dtypes.int16:
-      out = self.dot_by_pairs(n, xs, u.arg.count // 2)
-      return out if u.dtype.count == n else self.ins(f"extractelement {kinds[0]} {out}, i32 0")
-    if bf16:
-      xs[1:] = [self.ins(f"bitcast {kinds[1]} {x} to <{2 * n} x bfloat>") for x in xs[1:]]
-      kinds[1:] = [f"<{2 * n} x bfloat>"] * 2
-    name = "avx512bf16.dpbf16ps" if bf16 else "avx512.vpdpbusd"
-    out = self.call(kinds[0], f"llvm.x86.{name}.{32 * n}", list(zip(kinds, xs)))
+    out = self.dot_of_words(n, xs, scalar, u.arg)
     return out if u.dtype.count == n else self.ins(f"extractelement {kinds[0]} {out}, i32 0")
 
-  def dot_by_pairs(self, n: int, xs: list[str], most: int) -> str:
+  def dot_of_words(self, n: int, xs: list[str], scalar: str, numbers: DType) -> str:
+    """For n words. `numbers`: those that an instruction takes at once; more are halved."""
+    kinds, half = [f"<{n} x {scalar}>", *[f"<{n} x i32>"] * 2], n // 2
+    if n * 4 > numbers.count * numbers.scalar().itemsize:
+      halves = []
+      for at in (0, half):
+        places = ", ".join(f"i32 {i}" for i in range(at, at + half))
+        parts = zip(kinds, xs)
+        mine = [self.ins(f"shufflevector {k} {x}, {k} poison, <{half} x i32> <{places}>") for k, x in parts]
+        halves.append(f"<{half} x {scalar}> {self.dot_of_words(half, mine, scalar, numbers)}")
+      return self.ins(f"shufflevector {', '.join(halves)}, <{n} x i32> <{', '.join(f'i32 {i}' for i in range(n))}>")
+    match numbers.scalar():
+      case dtypes.int16:
+        return self.dot_by_pairs(n, xs)
+      case dtypes.bfloat16:
+        xs = [xs[0], *[self.ins(f"bitcast {kinds[1]} {x} to <{2 * n} x bfloat>") for x in xs[1:]]]
+        kinds[1:] = [f"<{2 * n} x bfloat>"] * 2
+        name = "avx512bf16.dpbf16ps"
+      case _:
+        name = "avx512.vpdpbusd"
+    return self.call(kinds[0], f"llvm.x86.{name}.{32 * n}", list(zip(kinds, xs)))
+
+  def dot_by_pairs(self, n: int, xs: list[str]) -> str:
     """xs[0] plus the products of four bytes, of which xs[1]'s are unsigned: of those at even places, and of the others,
-    as numbers of 16 bits, two of which are multiplied and added up at once, in up to `most` of the n words."""
-    if n > most:
-      part, whole, half = f"<{n} x i32>", ", ".join(f"i32 {i}" for i in range(n)), n // 2
-      places = (", ".join(f"i32 {i}" for i in range(at, at + half)) for at in (0, half))
-      halves = [
-        self.dot_by_pairs(
-          half, [self.ins(f"shufflevector {part} {x}, {part} poison, <{half} x i32> <{at}>") for x in xs], most
-        )
-        for at in places
-      ]
-      one = f"<{half} x i32>"
-      return self.ins(f"shufflevector {one} {halves[0]}, {one} {halves[1]}, {part} <{whole}>")
+    as numbers of 16 bits, two of which are multiplied and added up at once."""
     kind, eight, least = f"<{2 * n} x i16>", "splat (i16 8)", "splat (i16 255)"
     x, y = (self.ins(f"bitcast <{n} x i32> {v} to {kind}") for v in xs[1:])
     raised = self.ins(f"shl {kind} {y}, {eight}")

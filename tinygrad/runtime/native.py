@@ -39,6 +39,7 @@ HURRY = 3000
 _V3 = ("sse4.2", "avx", "avx2", "f16c", "fma")
 LEVELS = {
   "avx512": ("x86-64-v4", (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")),
+  "avxvnni": ("alderlake", (*_V3, "avxvnni")),
   "avx2": ("x86-64-v3", _V3),
   "sse4.2": ("x86-64-v2", ("sse4.2",)),
 }
