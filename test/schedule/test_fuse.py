@@ -62,6 +62,39 @@ def test_mlp_stores_the_activation_not_the_product():
   assert any(u.op is Ops.MAX for u in first.toposort()) and not any(u.op is Ops.MAX for u in second.toposort())
 
 
+def sums_of_products(ast):
+  return sum(u.op is Ops.FOLD for u in ast.toposort())
+
+
+def three_products(apart):
+  """Sums of three products of matrices: each summed, or (as the gradient of what three products read) added before."""
+  xs, ws = [empty(32, 64) for _ in range(3)], [empty(64, 48) for _ in range(3)]
+  if apart:
+    return xs[0] @ ws[0] + xs[1] @ ws[1] + xs[2] @ ws[2]
+  products = [x.reshape(32, 1, 64) * w.T.reshape(1, 48, 64) for x, w in zip(xs, ws)]
+  return (products[0] + products[1] + products[2]).sum(2)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_kernel_computes_one_product_of_matrices(monkeypatch, apart):
+  assert [sums_of_products(ast) for ast in asts(three_products(apart))] == [1, 1, 1]
+  monkeypatch.setattr(fuse, "is_second", lambda u, uses, first: False)
+  assert [sums_of_products(ast) for ast in asts(three_products(apart))] == [3]
+
+
+def test_the_gradient_of_what_several_products_read_is_made_of_one_each():
+  x, ws = empty(32, 64), [empty(64, 48) for _ in range(3)]
+  loss = sum(((x @ w).exp().sum() for w in ws), empty(1).sum())
+  (g,) = loss.gradient(x)
+  assert max(map(sums_of_products, asts(g))) == 1
+
+
+def test_products_with_a_vector_share_a_kernel():
+  """Each weight is used once: nothing is laid out for it."""
+  x, w, y, v = empty(1, 64), empty(64, 48), empty(1, 32), empty(32, 48)
+  assert kernels(x @ w + y @ v) == 1
+
+
 def test_activation_that_is_slow_to_compute_is_not_repeated_in_a_matmul():
   ks = asts(empty(32, 64).exp() @ empty(64, 16))
   assert len(ks) == 2 and not any(u.op is Ops.EXP for u in ks[1].toposort())

@@ -14,6 +14,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import DType
 from tinygrad.helpers import prod
 from tinygrad.numerics.dots import is_product_of_bytes
+from tinygrad.numerics.products import is_product
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
@@ -82,6 +83,14 @@ def narrowest(u: UOp) -> UOp:
   """What to store for `u` to be read back: what was converted to a type of more bytes is converted again."""
   narrow = beneath(u.src[0], REORDERING) if u.op is Ops.CAST else u
   return u if narrow.op in MOVES or narrow.dtype.itemsize >= u.dtype.itemsize else narrowest(narrow)
+
+
+def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
+  """Whether the one kernel that uses a sum of products, or what that is converted to, computes another one already, the
+  `first` of it: a target's registers and caches are laid out for one."""
+  if len(uses) != 1 or (summed := beneath(u, CONVERTS)).op is not Ops.REDUCE or not is_product(summed.src[0]):
+    return False
+  return first.setdefault(next(iter(uses))[0], summed) is not summed
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
@@ -179,7 +188,7 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[object, ...], int] = {}
   loops = [0]  # by chain: iterations of the last reduction that it goes through
-  stored = set(apart)
+  stored, first = set(apart), dict[UOp, UOp]()
 
   def use(u: UOp, found: set[Use]) -> None:
     uses.setdefault(u, set()).update(found)
@@ -200,7 +209,8 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
         stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if peel(beneath(s, TRANSPARENT)).op not in MEMORY}
       continue
     here = uses.get(u, set())
-    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers, narrow):
+    may_store = u not in stored and op not in MOVES
+    if may_store and (is_second(u, here, first) or _wants_buffer(u, here, cost, readers, narrow)):
       stored.add(kept := narrowest(u))
       if kept is not u:
         continue

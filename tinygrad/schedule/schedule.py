@@ -8,6 +8,7 @@ from dataclasses import replace
 from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import watched
+from tinygrad.numerics.products import products_apart
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
@@ -29,8 +30,9 @@ ANY_TARGET = Target("any")  # what all have in common
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
+SUMS = as_windows, products_apart, in_parts
 STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.SCATTER: scatter_in_parts}
-STEPS[Ops.REDUCE] = lambda u: in_parts(u) if (v := as_windows(u)) is None else v
+STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 
 
 def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
