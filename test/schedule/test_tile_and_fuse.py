@@ -153,6 +153,22 @@ def test_small_matmuls_in_a_row_are_one_kernel():
   assert kernels(chain)[0] == 1
 
 
+def test_large_products_that_share_a_matrix_stay_apart(monkeypatch):
+  """The matrix is not a row's own: each block of rows would read it again, and keep a product's registers less busy."""
+  x, w, v = data(3, 64, 256), data(256, 256), data(256, 256)
+
+  def recurrent():
+    h = x[0]
+    for i in range(3):
+      h = (x[i] @ w + h @ v).tanh()
+    return [h]
+
+  same(recurrent, atol=1e-4)
+  assert kernels(recurrent)[0] == 6
+  monkeypatch.setattr(row_groups, "SHARED", 1)
+  assert kernels(recurrent)[0] < 6
+
+
 def test_reductions_across_rows_stay_apart():
   x = data(40, 24)
   same(lambda: [x - x.mean(0), (x.exp() / x.exp().sum(0)).contiguous(), x.exp().contiguous().sum(0) + x.sum(1).sum()])

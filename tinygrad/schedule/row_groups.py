@@ -21,6 +21,7 @@ LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
+SHARED = 4  # times that a byte which is written and read again is worth one that is read twice
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
@@ -78,11 +79,8 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   out = []
   for u, p, written in found:
     at, size = affine(u.src[1], memo), p.arg.size
-    inner = {a: c for a, c in at.terms.items() if a.op is not Ops.VARIABLE}
-    if len(inner) < len(at.terms):
-      lo, hi = Affine(0, inner).bounds()
-      size = min(size, hi - lo + 1)
-    out.append(RowAccess(p.arg.slot, at, written, size * p.dtype.itemsize))
+    lo, hi = Affine(0, {a: c for a, c in at.terms.items() if a.op is not Ops.VARIABLE}).bounds()
+    out.append(RowAccess(p.arg.slot, at, written, min(size, hi - lo + 1) * p.dtype.itemsize))
   return tuple(out)
 
 
@@ -179,7 +177,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
-    saved = sum(size[slot] for slot in a.touched & b.touched)
+    # of what is not a row's own, each row reads all; what both only read stays in a cache, likely
+    own = {x.slot for x in a.accesses if not x.offset.terms.keys().isdisjoint(rows)} & b.touched
+    saved = sum(size[s] if s in a.written | b.written else size[s] // SHARED for s in own)
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
