@@ -248,8 +248,8 @@ class Tensor(NN, metaclass=_Training):
   def shard(self, devices: DeviceNames | Mesh, axis: int | P | None = None) -> Self: ...
   def shard(self, devices: Any, axis: int | P | None = None) -> Self:
     """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))`
-    by mesh axes, or `shard(sharding)`. On a sharded tensor it reshards. Names of one device are that device, with a
-    warning.
+    by mesh axes, or `shard(sharding)`, which over one device is its name. On a sharded tensor it reshards. Names of one
+    device are that device, with a warning.
 
     Raises: ShardError for a dim that is not there and for a placement that cannot be.
     Shape: `(..) -> (..)`.
@@ -267,6 +267,8 @@ class Tensor(NN, metaclass=_Training):
         refuse(rule, f"x.shard(placement.devices, axis={axis!r})", describe(self.uop), show_placement(devices))
       return self._at(devices)
     if isinstance(devices, str):
+      if axis is None:
+        return self.to(devices)  # what a Sharding over one device is
       rule = f"shard: needs a sequence of devices, got {devices!r}"
       refuse(rule, f"x.to({devices!r})", describe(self.uop), error=ShardTypeError)
     if (number := as_index(axis)) is not None and not -self.ndim <= number < self.ndim:

@@ -203,6 +203,15 @@ def test_one_device_under_two_names_is_no_mesh(names):
       assert Tensor(np.ones(4)).shard(names, 0).device == Device.canonicalize(names[0])
 
 
+def test_a_script_for_several_devices_runs_on_one():
+  """A Sharding over one device is that device's name, wherever one is taken."""
+  at = Sharding(Mesh(("CPU:1",), names=("dp",)), P("dp"))
+  assert at == "CPU:1"
+  for x in (Tensor(integers(0, 8, 4)).shard(at), Tensor.zeros(8, 4).shard_(at), Tensor.empty(8, 4, device=at)):
+    assert x.device == at
+  np.testing.assert_array_equal((Tensor(integers(0, 8, 4)).shard(at) + 1).numpy(), integers(0, 8, 4) + 1)
+
+
 def test_the_devices_of_these_tests_are_several():
   assert Device.canonicalize("CPU") == Device.canonicalize("CPU:0") == Device.canonicalize("cpu:0")
   x = Tensor(integers(0, 8, 4)).shard(D4, 0).realize()

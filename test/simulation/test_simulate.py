@@ -225,6 +225,12 @@ def test_the_program_simulates_a_model(tmp_path, capsys, mesh, model):
   assert ("over InfiniBand" in said) and ("tokens a second" in said) == (model == "transformer")
 
 
+@pytest.mark.parametrize("mesh", ["dp=1", "fsdp=1,tp=1"])
+def test_one_device_communicates_with_none(capsys, mesh):
+  assert simulate_model([*SMALL, "--mesh", mesh]) == 0
+  assert "communication 0%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
   ("args", "said"),
   [

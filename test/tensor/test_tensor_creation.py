@@ -378,7 +378,7 @@ ERRORS = [
   (lambda: iter(Tensor(1)), TypeError, "0-d"),
   (lambda: Tensor([1.0], dtype="bfloat16").data(), TypeError, "has no buffer format"),
   (lambda: Tensor([1, 2]).shard(D2, 1), ShardError, "dim 1"),
-  (lambda: Tensor([1, 2]).shard("CPU:0"), TypeError, "needs a sequence of devices"),
+  (lambda: Tensor([1, 2]).shard("CPU:0", axis=0), TypeError, "needs a sequence of devices"),
 ]  # fmt: skip
 
 
