@@ -38,6 +38,19 @@ def size_of(sub_axes: Iterable[SubAxis]) -> int:
   return int(prod(d.size for d in sub_axes))
 
 
+def branches(sub_axes: Iterable[SubAxis]) -> SubAxes:
+  """The tree by which values of devices that differ in these are added, innermost first: neighbours by twos, and their
+  sums, as long as their number is even; an odd number of sums one after the other.
+
+  0 … 3 are (0 + 1) + (2 + 3), 0 … 5 are ((0 + 1) + (2 + 3)) + (4 + 5): what 2, 4, 8 … neighbours have is a branch."""
+  out: list[SubAxis] = []
+  for d in sorted(sub_axes, key=lambda d: d.stride):
+    twos = (d.size & -d.size).bit_length() - 1
+    out += [SubAxis(2, d.stride << i) for i in range(twos)]
+    out += [SubAxis(d.size >> twos, d.stride << twos)] if d.size >> twos > 1 else []
+  return tuple(out)
+
+
 def overlap(a: SubAxis, b: SubAxis) -> bool:
   """Whether two sub-axes cannot be part of one placement: they share a part of the device's number, or form no divisor
   chain."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
+from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span
 from tinygrad.runtime.peer_reads import bring_parts, parts_read
-from tinygrad.runtime.transfer import copy, within_reach
+from tinygrad.runtime.transfer import copy
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 

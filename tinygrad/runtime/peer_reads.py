@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Buffer, Device, PeerCopy
+from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy, prod
-from tinygrad.runtime.transfer import as_bytes, host_array, within_reach
+from tinygrad.runtime.transfer import as_bytes, host_array
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate
 

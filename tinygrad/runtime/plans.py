@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sharding, SubAxis
+from tinygrad.device.reach import within_reach
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import PACKAGE, LazyModule, cores, json, settings_from, stamp
 from tinygrad.runtime import diskcache
-from tinygrad.runtime.transfer import within_reach
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 from tinygrad.uop import UOp
 

@@ -6,10 +6,11 @@ lengths only; fresh memory is poisoned, and replicas that should be equal are co
 """
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, Computes, Placement, Sharding, device_set
+from tinygrad.device import Backend, Capabilities, Computes, Placement, Sharding, SubAxis, device_set
+from tinygrad.device.sub_axes import branches
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.ops import Trait, having
@@ -159,9 +160,9 @@ def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tup
   return tuple(map(slice, shape)) if isinstance(p, str) else tuple(slice(*ends) for ends in p.box(d, shape, upper))
 
 
-def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
-  """Device d's coordinates on the sub-axes over which it is partial."""
-  return tuple(d // g.stride % g.size for o in p.partial for g in o.sub_axes)
+def coordinate(d: int, sub_axes: Iterable[SubAxis]) -> int:
+  """The number of the device that is where d is on these sub-axes, and the first on all others."""
+  return sum(d // g.stride % g.size * g.stride for g in sub_axes)
 
 
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
@@ -170,11 +171,11 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   """
   if isinstance(p, str):
     return blocks[0]
-  dtype = blocks[0].dtype
-  partial: dict[tuple[int, ...], tuple[Array, Array]] = {}
+  dtype, summed = blocks[0].dtype, [g for o in p.partial for g in o.sub_axes]
+  partial: dict[int, tuple[Array, Array]] = {}
   for d, block in enumerate(blocks):
     at = box(p, d, upper, shape)
-    value, known = partial.setdefault(coordinates(p, d), (numpy.zeros(shape, dtype), numpy.zeros(shape, bool)))
+    value, known = partial.setdefault(coordinate(d, summed), (numpy.zeros(shape, dtype), numpy.zeros(shape, bool)))
     assert value[at].shape == block.shape, f"device {d} holds {block.shape} of {shape} in {p}: not {value[at].shape}"
     same = value[at].tobytes() == block.tobytes() if known[at].all() else not known[at].any()
     assert same, f"replicas of {shape} in {p} differ on device {d}"
@@ -182,14 +183,15 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   assert all(known.all() for _, known in partial.values()), f"a part of {shape} in {p} is on no device"
   wide = numpy.float32 if dtype.itemsize == 2 and dtype.kind not in "iub" else dtype
   values = {k: v.astype(wide) for k, (v, _) in sorted(partial.items())}
-  for o in reversed(p.partial):  # the last coordinates belong to the last reduction
-    fold = getattr(numpy, REDUCE_OPS[o.op])
-    folded: dict[tuple[int, ...], Array] = {}
-    for key, value in values.items():
-      head = key[: len(key) - len(o.sub_axes)]
-      folded[head] = fold(folded[head], value) if head in folded else value
-    values = folded
-  return values[()].astype(dtype)
+  for op in dict.fromkeys(o.op for o in reversed(p.partial)):
+    fold = getattr(numpy, REDUCE_OPS[op])
+    for branch in branches([g for o in p.partial if o.op is op for g in o.sub_axes]):
+      folded: dict[int, Array] = {}
+      for number, value in values.items():
+        first = number - coordinate(number, (branch,))
+        folded[first] = fold(folded[first], value) if first in folded else value
+      values = folded
+  return values[0].astype(dtype)
 
 
 def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:

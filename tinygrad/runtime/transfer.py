@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,6 @@ if TYPE_CHECKING:
   from tinygrad.schedule.items import Transfer
 
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
-
-
-@functools.cache
-def within_reach(devices: tuple[str, ...]) -> list[list[int]]:
-  """The devices, by number, in groups: kernels on any of a group can read the memory of all of it."""
-  backends, groups = [Device[d] for d in devices], list[list[int]]()
-  for i, b in enumerate(backends):
-    for group in groups:
-      others = [backends[k] for k in group]
-      if all(o.kind == b.kind and b.reaches(o) and o.reaches(b) for o in others):
-        group.append(i)
-        break
-    else:
-      groups.append([i])
-  return groups
 
 
 def addressed(buffer: Buffer, i: int) -> Any:

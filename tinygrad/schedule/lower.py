@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
+from tinygrad.schedule.peer_index import WIDENED, element_of, global_index, valid_shape
 from tinygrad.uop import (
   CARDS,
   AxisKind,
@@ -198,7 +198,7 @@ class Pull:
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
-    devices that hold parts in a fixed order."""
+    devices that hold parts, a loop within the other."""
     assert self.collective is not None
     c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
@@ -210,8 +210,7 @@ class Pull:
     place = replace(home, shape=layout(at.sizes)).place(at.inner)
     x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), place, valid)
     for op, loops in at.folds.items():
-      if loops:
-        x = _fold_wide(op, x, loops)
+      x = _fold_wide(op, x, loops)
     return x
 
   def communicated(self, idx: Index, valid: UOp | None) -> UOp:
@@ -227,11 +226,13 @@ STEPS |= {Ops.SCATTER: Pull.step_scatter}
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
-  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number of
-  devices."""
-  if op is Ops.ADD and x.dtype in (dtypes.float16, dtypes.bfloat16):
-    return converted(UOp.new(Ops.FOLD, dtypes.float32, (converted(x, dtypes.float32), *ranges), op), x.dtype)
-  return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op)
+  """The reduction over each of the ranges, the first innermost. A sum over devices in half precision is carried in
+  float32: its range and precision do not depend on the number of devices."""
+  half = op is Ops.ADD and x.dtype in WIDENED
+  value = converted(x, dtypes.float32) if half else x
+  for r in ranges:
+    value = UOp.new(Ops.FOLD, value.dtype, (value, r), op)
+  return converted(value, x.dtype)
 
 
 def choice(gate: UOp, x: UOp, y: UOp) -> UOp:

@@ -6,19 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, SubAxis
+from tinygrad.device.sub_axes import branches
+from tinygrad.dtype import dtypes
 from tinygrad.schedule.homes import layout
 from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
 from tinygrad.uop.indexing import Index
 from tinygrad.uop.local import device_number, lengths
 from tinygrad.uop.node import sint_to_uop as number
 
+WIDENED = frozenset((dtypes.float16, dtypes.bfloat16))  # what is added in float32
 NewLoop = Callable[[sint, AxisKind], UOp]  # (length, kind) -> loop variable; 0 where there is one step
 
 
 @dataclass(frozen=True, slots=True)
 class PeerElement:
   """An element of a value in parts: `inner`, on the device numbered `owner`, in a part laid out by `sizes`; where the
-  value is partial, the reduction of these over the loops of `folds`, by op."""
+  value is partial, the reduction of these over the loops of `folds`, by op, one after the other."""
 
   owner: UOp
   inner: Index
@@ -30,7 +33,7 @@ def element_of(
   placement: Sharding, result: Placement, shape: tuple[sint, ...], idx: Index, loop: NewLoop
 ) -> PeerElement:
   """The element at a global index of a value of `shape`, whoever owns it. Partial sums are folded over the devices
-  that hold parts in a fixed order, by loops that `loop` makes; what `result` is partial over stays apart."""
+  that hold parts as a tree (`branches`), by loops that `loop` makes; what `result` is partial over stays apart."""
   sizes, me, owner = placement.local_shape(shape), device_number(placement), number(0)
   inner, taken = list[UOp](), list[SubAxis]()
   for dim, (i, size) in enumerate(zip(idx, sizes)):
@@ -43,13 +46,13 @@ def element_of(
       owner = owner + (block % sub_axis.size) * sub_axis.stride
       block = simplify(block // sub_axis.size)
       taken.append(sub_axis)
-  folds: dict[Ops, tuple[UOp, ...]] = {}  # those of one op are one reduction
-  for partial in placement.partial:
-    for sub_axis in uncovered(partial.sub_axes, partial_sub_axes(result, partial.op)):
-      r = loop(sub_axis.size, AxisKind.REDUCE)
-      owner = owner + r * sub_axis.stride
-      folds[partial.op] = (*folds.get(partial.op, ()), *((r,) if r.op is Ops.RANGE else ()))
-      taken.append(sub_axis)
+  folds: dict[Ops, tuple[UOp, ...]] = {}
+  for op in dict.fromkeys(o.op for o in placement.partial):
+    for branch in branches(uncovered(partial_sub_axes(placement, op), partial_sub_axes(result, op))):
+      r = loop(branch.size, AxisKind.REDUCE)
+      owner = owner + r * branch.stride
+      folds[op] = (*folds.get(op, ()), r)
+      taken.append(branch)
   low = 1
   for sub_axis in [*sorted(taken, key=lambda d: d.stride), SubAxis(1, len(placement))]:
     if sub_axis.stride > low:
