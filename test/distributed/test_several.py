@@ -66,11 +66,11 @@ def test_what_runs_at_once_is_measured_by_what_is_here_and_by_the_cores(tmp_path
 
 
 def counted(n, *args, **env):
-  """By collective: bytes sent, `explain`'s of all devices, and those between hosts."""
+  """By collective: bytes sent, `explain`'s of all devices, between hosts, inside hosts."""
   found = [line.split() for line in printed(n, own("counted"), *args, **env)[0]]
   assert [name for name, *_ in found] == ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "halo"]
   assert all(line[3] == "True" for line in found)
-  return {name: (int(sent), int(predicted), int(between)) for name, sent, predicted, _, between in found}
+  return {name: tuple(map(int, (sent, *rest))) for name, sent, *rest in (line[:3] + line[4:] for line in found)}
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -78,21 +78,43 @@ def test_between_hosts_travel_the_bytes_that_explain_tells(n):
   """Counted by what MPI is given. (A device at an edge receives no halo: of all devices `explain` has the largest
   part.)"""
   found = counted(n, SHARED_MEMORY="0")
-  assert all(sent == predicted for name, (sent, predicted, _) in found.items() if name != "halo")
+  assert all(sent == predicted for name, (sent, predicted, *_) in found.items() if name != "halo")
   assert 0 < found["halo"][0] <= found["halo"][1]
-  assert all(sent == between for sent, _, between in found.values())
+  assert all((between, inside) == (sent, 0) for sent, _, between, inside in found.values())
   whole = counted(n, "--whole", SHARED_MEMORY="0")
-  assert all(sent > predicted for name, (sent, predicted, _) in whole.items() if name in ("all_to_all", "halo"))
+  assert all(sent > predicted for name, (sent, predicted, *_) in whole.items() if name in ("all_to_all", "halo"))
 
 
-def test_a_host_receives_what_its_devices_read_once():
-  """Of four devices on two hosts: each half of what is gathered goes to the other host. An all-reduce over both, in the
-  order of the devices whatever mesh they are written as, sends three times its payload."""
+@pytest.mark.parametrize("hosts,near,processes", [(2, 2, 4), (2, 4, 4), (4, 2, 4), (2, 4, 8)])
+@pytest.mark.parametrize("mesh", ["--line", "--grid"])
+def test_sums_cross_between_hosts_once_for_each_host(hosts, near, processes, mesh):
+  """However the mesh is written: of an all-reduce's payload a host receives 2 (hosts - 1) / hosts from others, and
+  inside of it each device reads 2 (near - 1) / near; of a reduce-scatter's half of both."""
+  payload, devices = 48 * 1024 * 4, hosts * near
+  found = counted(processes, mesh, "--each", devices // processes, HOSTS=str(hosts))
+  assert all(sent == between for sent, _, between, _ in found.values())
+  far = (hosts - 1) * payload
+  inside = hosts * (near - 1) * payload
+  assert [found[name][2:] for name in ("all_reduce", "reduce_scatter", "all_gather")] == [
+    (2 * far, 2 * inside), (far, inside), (far * devices, inside * devices // hosts)
+  ]  # fmt: skip
+
+
+def test_sums_in_one_send_more_between_hosts_and_wrong_sums_are_noticed():
+  """What the laws above would see: sums that are not split, and sums one after the other."""
   payload = 48 * 1024 * 4
-  line, grid = counted(4, HOSTS="2"), counted(4, "--grid", HOSTS="2")
-  assert all(sent == between for found in (line, grid) for sent, _, between in found.values())
-  assert line["all_gather"][0] == grid["all_gather"][0] == 4 * payload
-  assert (line["all_reduce"][0], grid["all_reduce"][0]) == (3 * payload, 3 * payload)
+  flat = counted(4, "--flat", HOSTS="2")
+  assert [flat[name][0] for name in ("all_reduce", "reduce_scatter")] == [3 * payload, 2 * payload]
+  assert flat["all_gather"] == counted(4, HOSTS="2")["all_gather"]
+  code, out, err = run_in(4, own("counted"), "--sequence", HOSTS="2")
+  assert code == 0 and re.search(r"all_reduce \d+ \d+ False", out), out + err
+
+
+def test_three_devices_of_a_host_are_no_branch():
+  """Of six on two hosts: the same bits, and what `explain` tells, by one sum over all."""
+  found = counted(2, "--each", 3, HOSTS="2")
+  assert all(sent == between for sent, _, between, _ in found.values())
+  assert found["all_reduce"][0] == counted(2, "--each", 3, "--flat", HOSTS="2")["all_reduce"][0]
 
 
 LAW = {

@@ -1,18 +1,21 @@
 """Sharded graphs, compiled: every collective by loads from peers, against numpy and the interpreter."""
 
+import functools
 import itertools
+import operator
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor, nn
 from tinygrad.debug.report import as_realized
-from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding
+from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding, SubAxis, reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context
 from tinygrad.runtime.transfer import host_array
+from tinygrad.schedule import split
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
@@ -218,17 +221,88 @@ def test_the_groups_of_a_large_all_reduce_are_those_that_hold_parts():
       np.testing.assert_array_equal(to_numpy(got), a.sum(axes, keepdims=True))
 
 
-@pytest.mark.parametrize("n,size", [(3, 96), (3, 98304), (4, 65536), (8, 65536)])
-def test_parts_are_added_in_the_order_of_the_devices(n, size):
-  """In one step or two: each device holds the bits of (x0 + x1) + x2 …"""
+def tree(parts):
+  """(x0 + x1) + (x2 + x3) …: neighbours by twos as long as their number is even, then one after the other."""
+  while len(parts) > 1 and len(parts) % 2 == 0:
+    parts = [a + b for a, b in zip(parts[::2], parts[1::2])]
+  return functools.reduce(operator.add, parts)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 12])
+@pytest.mark.parametrize("size", [96, 7 * 30720, 10007])
+def test_parts_are_added_as_a_tree_over_the_numbers_of_the_devices(n, size):
+  """In one step or two, of even blocks or not, scattered or not, interpreted too: each device holds the same bits."""
   a = RNG.standard_normal((n, size)).astype(np.float32)
+  want = tree([*a])
   (u,) = realize(placed(a, Sharding(devices(n), 0)).r(Ops.ADD, (0,)))
-  want = a[:1].copy()
-  for row in a[1:]:
-    want += row
   for i in range(n):
     assert host_array(buffer_of(u), i).tobytes() == want.tobytes()
-  assert want.tobytes() != a[::-1].sum(0, keepdims=True).tobytes()  # another order has other bits
+  scattered = placed(a, Sharding(devices(n), 0)).r(Ops.ADD, (0,)).move(Sharding(devices(n), 1), pinned=True)
+  check(realize(scattered)[0], want[None])
+  check(placed(a, Sharding(devices(n), 0)).r(Ops.ADD, (0,)) * 2.0, want[None] * 2)
+  if n > 3 and n % 2 == 0:
+    assert want.tobytes() != functools.reduce(operator.add, a).tobytes(), "another order has the same bits"
+
+
+@pytest.mark.parametrize(
+  "shape,names", [((2, 3, 2), "xz"), ((2, 2, 2), "xz"), ((4, 3), "x"), ((2, 6), "y"), ((3, 4), "xy")]
+)
+def test_a_group_of_devices_adds_in_the_order_of_their_numbers(shape, names):
+  """The inner axes of a mesh first, whatever else cuts the value."""
+  mesh = Mesh(devices(int(np.prod(shape))), shape, tuple("xyz"[: len(shape)]))
+  n = int(np.prod([shape["xyz".index(name)] for name in names]))
+  a = RNG.standard_normal((n, 5, 48)).astype(np.float32)
+  rest = tuple(name for name in mesh.names if name not in names)
+  parts = a.reshape(*(shape["xyz".index(name)] for name in names), 5, 48)
+  want = parts if len(names) > 1 and n % 2 == 0 and names != "xy" else a[None]
+  want = tree([tree([*inner]) for inner in want])
+  for cut in (None, rest or None):
+    check(placed(a, Sharding(mesh, P(tuple(names), None, cut))).r(Ops.ADD, (0,)), want[None])
+
+
+def sums(shape, names, dtype=np.float32):
+  """All-reduces and reduce-scatters over all axes of a mesh or some, along any dim, beside other cuts; planned anew."""
+  _plans.clear()
+  mesh = Mesh(devices(int(np.prod(shape))), shape, tuple("xyz"[: len(shape)]))
+  n = int(np.prod([shape["xyz".index(name)] for name in names]))
+  rest, names = tuple(name for name in mesh.names if name not in names) or None, tuple(names)
+  a = (np.random.default_rng(3).standard_normal((n, 16, 48)) * 100).astype(dtype)
+  for cut in (None, rest):
+    with Context(REDUCE_DTYPE=a.dtype.name):
+      total = placed(a, Sharding(mesh, P(names, None, cut))).r(Ops.ADD, (0,))
+    specs = [P(None, names, cut), P(None, None, (*(cut or ()), *names)), P(None, names[::-1], cut), P(None, names[:1])]
+    for placement in (total.device.reduced, *(Sharding(mesh, spec) for spec in specs)):
+      u = total.move(placement, pinned=True)
+      yield len(schedule_of(u).items), to_numpy(*realize(u)).tobytes()
+
+
+@pytest.mark.parametrize("near", [2, 3, 4])
+@pytest.mark.parametrize(
+  "shape,names", [((8,), "x"), ((2, 4), "x"), ((2, 2, 2), "xz"), ((4, 2), "xy"), ((2, 2, 3), "xy"), ((12,), "x")]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sums_by_levels_have_the_bits_of_sums_in_one(near, shape, names, dtype, monkeypatch):
+  """As if `near` devices in a row reached each other, and no others."""
+  one = [*sums(shape, names, dtype)]
+  monkeypatch.setattr(reach, "neighbours", lambda devices: near)
+  found = [*sums(shape, names, dtype)]
+  assert [bits for _, bits in found] == [bits for _, bits in one]
+  apart = dtype != np.float16 and near in {(8,): (2, 4), (2, 2, 2): (2, 4), (4, 2): (2, 4), (12,): (2, 4)}.get(
+    shape, ()
+  )
+  assert any(there > here for (here, _), (there, _) in zip(one, found)) == apart
+
+
+@pytest.mark.parametrize("dtype,fault", [(np.float32, "order"), (np.float16, "rounded")])
+def test_sums_by_wrong_levels_have_other_bits(dtype, fault, monkeypatch):
+  """Of three devices in a row where twelve are added by twos; of halves that are rounded in between."""
+  one = [bits for _, bits in sums((12,), "x", dtype)]
+  monkeypatch.setattr(reach, "neighbours", lambda devices: 3 if fault == "order" else 2)
+  if fault == "order":
+    monkeypatch.setattr(split, "levels", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
+  else:
+    monkeypatch.setattr(split, "WIDENED", ())
+  assert [bits for _, bits in sums((12,), "x", dtype)] != one
 
 
 def test_a_kernel_that_alone_reads_a_communication_loads_from_the_peers_itself():

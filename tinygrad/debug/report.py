@@ -121,12 +121,24 @@ class Report(tuple[Row, ...]):
     return whole_number(sum(r.wire for r in self if r.kind == "copy"))
 
   @functools.cached_property
-  def between_hosts(self) -> int:
-    """Of the devices of several hosts (docs/hosts.md) the bytes that all hosts together receive from others, where
-    kernels read them: by the kernels' indices, what several devices of a host read being received once."""
+  def by_level(self) -> tuple[int, int]:
+    """(inside hosts, between hosts): the bytes that kernels of all devices together read of other devices, by their
+    indices. What several devices of a host read of another host's is received once, and counts so."""
     if Device.world is None:
-      return 0
-    return sum(map(peer_reads.bytes_brought, scheduling.create_schedule(localize(self.found[0])).items))
+      return 0, 0
+    items = scheduling.create_schedule(localize(self.found[0])).items
+    inside, between = zip((0, 0), *map(peer_reads.bytes_by_level, items))
+    return sum(inside), sum(between)
+
+  @property
+  def inside_hosts(self) -> int:
+    """Of the devices of several processes (docs/hosts.md) the bytes that they read of others of their host."""
+    return self.by_level[0]
+
+  @property
+  def between_hosts(self) -> int:
+    """Of the devices of several processes the bytes that all hosts together receive from others."""
+    return self.by_level[1]
 
   def __str__(self) -> str:
     if not self:
@@ -134,8 +146,9 @@ class Report(tuple[Row, ...]):
     head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line; why"
     total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
     copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
-    far = f"  of all devices' bytes {size_to_str(self.between_hosts)} between hosts" if self.between_hosts else ""
-    return "\n".join([head, *map(str, self), total + copied + far])
+    near, far = map(size_to_str, self.by_level)
+    levels = f"  of all devices' bytes {near} inside hosts, {far} between hosts" if self.between_hosts else ""
+    return "\n".join([head, *map(str, self), total + copied + levels])
 
   __repr__ = __str__
 

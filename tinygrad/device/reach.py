@@ -37,7 +37,8 @@ def levels(sub_axes: SubAxes, devices: tuple[str, ...]) -> tuple[SubAxes, SubAxe
   """The sub-axes over which devices differ that reach each other, and those over which the others do, major to minor.
   There is one level (the second is empty) where what neighbours have is no branch of the tree that adds all up."""
   n = neighbours(devices)
-  found = atoms(sub_axes, boundaries(len(devices), [sub_axes, (SubAxis(n, 1),)]))
-  near, far = (tuple(d for d in found or () if (d.stride * d.size <= n) == inside) for inside in (True, False))
+  found = atoms(sub_axes, boundaries(len(devices), [sub_axes, (SubAxis(n, 1),)])) or ()
+  near = tuple(d for d in found if n % (d.stride * d.size) == 0)
+  far = tuple(d for d in found if d.stride % n == 0)
   aligned = near and branches(near) + branches(far) == branches(sub_axes)
-  return (near, far) if aligned and all(d.stride >= n for d in far) else (sub_axes, ())
+  return (near, far) if aligned else (sub_axes, ())

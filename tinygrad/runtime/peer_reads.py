@@ -97,16 +97,22 @@ def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..
   return parts
 
 
-def bytes_brought(item: ScheduleItem) -> int:
-  """How many bytes that is for all groups of devices."""
-  if not isinstance(item.kernel, UOp) or len(groups := within_reach(item.devices)) == 1:
-    return 0
-  read = (elements_read(item.kernel, item.constants, tuple(g), len(item.devices)) for g in groups)
-  return sum(element_count(at) * itemsize for found in read for at, itemsize in found.values())
+def bytes_by_level(item: ScheduleItem) -> tuple[int, int]:
+  """What kernels read of other devices: of those that they reach, each device for itself; and of all others, once for a
+  group of devices that reach each other."""
+  if not isinstance(item.kernel, UOp):
+    return 0, 0
+  inside = between = 0
+  for group in within_reach(item.devices):
+    read = functools.partial(elements_read, item.kernel, item.constants, count=len(item.devices))
+    inside += sum(bytes_of(what) for d in group for (_, k), what in read((d,)).items() if k in group)
+    between += sum(map(bytes_of, read(tuple(group)).values()))
+  return inside, between
 
 
-def element_count(elements: Any) -> int:
-  return int(elements.stop - elements.start if isinstance(elements, slice) else elements.size)
+def bytes_of(what: tuple[Any, int]) -> int:
+  elements, itemsize = what
+  return int(elements.stop - elements.start if isinstance(elements, slice) else elements.size) * itemsize
 
 
 @functools.cache
