@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygrad import Device, Mesh, P, Tensor, distributed
 from tinygrad.runtime import peer_reads
-from tinygrad.schedule import split
+from tinygrad.device import sums
 from tinygrad.sharding import explain
 
 distributed.initialize(int(sys.argv[sys.argv.index("--each") + 1]) if "--each" in sys.argv else 1)
@@ -40,7 +40,7 @@ def tree(parts):
 
 
 if "--flat" in sys.argv:
-  split.levels = lambda sub_axes, devices: (sub_axes, ())
+  sums.levels = lambda sub_axes, devices: (sub_axes, ())
 if "--whole" in sys.argv:
   mark = peer_reads.PeerIndex.mark
   peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))

@@ -15,6 +15,7 @@ from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context
 from tinygrad.runtime.transfer import host_array
+from tinygrad.device import sums as device_sums
 from tinygrad.schedule import split
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
@@ -299,7 +300,7 @@ def test_sums_by_wrong_levels_have_other_bits(dtype, fault, monkeypatch):
   one = [bits for _, bits in sums((12,), "x", dtype)]
   monkeypatch.setattr(reach, "neighbours", lambda devices: 3 if fault == "order" else 2)
   if fault == "order":
-    monkeypatch.setattr(split, "levels", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
+    monkeypatch.setattr(device_sums, "levels", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
   else:
     monkeypatch.setattr(split, "WIDENED", ())
   assert [bits for _, bits in sums((12,), "x", dtype)] != one

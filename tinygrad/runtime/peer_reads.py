@@ -105,12 +105,12 @@ def bytes_by_level(item: ScheduleItem) -> tuple[int, int]:
   inside = between = 0
   for group in within_reach(item.devices):
     read = functools.partial(elements_read, item.kernel, item.constants, count=len(item.devices))
-    inside += sum(bytes_of(what) for d in group for (_, k), what in read((d,)).items() if k in group)
-    between += sum(map(bytes_of, read(tuple(group)).values()))
+    inside += sum(bytes_found(what) for d in group for (_, k), what in read((d,)).items() if k in group)
+    between += sum(map(bytes_found, read(tuple(group)).values()))
   return inside, between
 
 
-def bytes_of(what: tuple[Any, int]) -> int:
+def bytes_found(what: tuple[Any, int]) -> int:
   elements, itemsize = what
   return int(elements.stop - elements.start if isinstance(elements, slice) else elements.size) * itemsize
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.device.sub_axes import branches
+from tinygrad.device.sums import unsummed
 from tinygrad.dtype import dtypes
 from tinygrad.schedule.homes import layout
 from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
@@ -48,7 +49,7 @@ def element_of(
       taken.append(sub_axis)
   folds: dict[Ops, tuple[UOp, ...]] = {}
   for op in dict.fromkeys(o.op for o in placement.partial):
-    for branch in branches(uncovered(partial_sub_axes(placement, op), partial_sub_axes(result, op))):
+    for branch in branches(unsummed(placement, result, op)):
       r = loop(branch.size, AxisKind.REDUCE)
       owner = owner + r * branch.stride
       folds[op] = (*folds.get(op, ()), r)
@@ -73,18 +74,3 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   part is."""
   whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
   return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
-
-
-def partial_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
-  """The sub-axes over which a value placed as `p` is partial by `op`."""
-  return [d for o in p.partial if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
-
-
-def uncovered(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
-  """What is left of `sub_axes` when the parts that `taken` covers go."""
-  spans = [(d.stride, d.stride * d.size) for d in sub_axes]
-  for t in taken:
-    low, high = t.stride, t.stride * t.size
-    cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
-    spans = [(a, b) for a, b in cut if a < b]
-  return [SubAxis(b // a, a) for a, b in spans]

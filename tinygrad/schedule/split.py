@@ -1,21 +1,12 @@
-"""What one kernel does badly, in two steps: long reductions to few results, so that threads and work groups have
-something to share out, and sums over devices that are large, or not all within reach.
+"""What one kernel does badly, in several steps: long reductions to few results, so that threads and work groups have
+something to share out, and sums over devices that are large, or that not all devices can read (device/sums.py)."""
 
-A small all-reduce is one step: every device reads all n parts. A large one is two: each device reduces one block, the
-n-th part, then all read the n blocks; so each reads twice the payload, not n times. (Blocks are of one length, for else
-every index would have to be divided.) Between hosts one by levels sends what a host's devices have added up. All add
-the parts as one tree over the numbers of the devices (`branches`), so they give the same bits, on every device and in
-every run."""
-
-from collections.abc import Sequence
-
-from tinygrad.device import Partial, Sharding
-from tinygrad.device.reach import levels
-from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
-from tinygrad.dtype import DType, dtypes
+from tinygrad.device import Sharding
+from tinygrad.device.sums import sum_steps
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.schedule.peer_index import WIDENED, partial_sub_axes, uncovered
+from tinygrad.schedule.peer_index import WIDENED
 from tinygrad.uop import Collective, Ops, UOp
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
@@ -77,13 +68,8 @@ def scatter_in_parts(u: UOp) -> UOp | None:
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (batch,))).reshape(u.shape)
 
 
-def in_steps(u: UOp) -> UOp | None:
-  """all_reduce(x) -> all_gather(all_reduce(reduce_scatter(x))), of which the first and the last step are among devices
-  that reach each other, the one between among those that do not. Where all do, all_gather(reduce_scatter(x)), if x is
-  large. (By its bytes alone, so that the schedule for many devices is that for three.)
-
-  Steps are within the groups of devices that differ in the sub-axes of x's partial sum only; by what others x is cut
-  does not matter to them, so it is left out of their placements."""
+def in_sum_steps(u: UOp) -> UOp | None:
+  """all_reduce(x), reduce_scatter(x) -> the steps that these are made of, if several (`sum_steps`)."""
   a, b, x = u.arg.placements[0], u.arg.result, u.src[0]
   if u.arg.template.op is not Ops.HOLE or not isinstance(a, Sharding) or not isinstance(b, Sharding):
     return None
@@ -91,57 +77,9 @@ def in_steps(u: UOp) -> UOp | None:
     return None
   if len({o.op for o in a.partial}) != 1:
     return None
-  if a.dims != b.dims or b.partial:
-    return scattered_by_levels(u, a, b)
-  near, far = levels_of_sum(x.dtype, a, b)
-  n, size = size_of(near), prod(x.shape)
-  if size % n or (not far and (n == 2 or size * x.dtype.itemsize < MANY_BYTES)):
-    return None
-  unreduced, rest = Sharding.of(a.mesh, (), a.partial), across(a, far)
-  blocks = step("reduce_scatter", x, (size,), unreduced, Sharding.of(a.mesh, (near,), rest))
-  if far:
-    blocks = step("all_reduce", blocks, (size // n,), Sharding.of(a.mesh, (), rest), unreduced.reduced)
-  return step("all_gather", blocks, (size,), Sharding.of(a.mesh, (near,)), unreduced.reduced).reshape(u.shape)
-
-
-def scattered_by_levels(u: UOp, a: Sharding, b: Sharding) -> UOp | None:
-  """reduce_scatter(x) -> reduce_scatter(reduce_scatter(x)), the inner one among devices that reach each other. Each
-  sub-axis by which the result is cut, and x is not, has a dim of its own."""
-  near, far = levels_of_sum(u.dtype, a, b)
-  chain = boundaries(len(a), [near, far, a.used, b.used])
-  dims: list[tuple[int, SubAxes]] = []
-  for i, n in enumerate(u.src[0].shape):
-    old, cut = (atoms(p.cut(i), chain) or () for p in (a, b))
-    new = cut[len(old) :]
-    if cut[: len(old)] != old or n % size_of(new):
-      return None
-    dims += [*((d.size, (d,)) for d in new), (n // size_of(new), ())]
-  if not far or {d for _, cut in dims for d in cut} != {*(atoms(near, chain) or ()), *(atoms(far, chain) or ())}:
-    return None
-  first = min(d.stride for d in far)
-  inside = [cut if cut and cut[0].stride < first else () for _, cut in dims]
-  outside = [cut if cut not in inside else () for _, cut in dims]
-  rest = (*b.partial, *across(a, far))
-  unreduced, blocks = Sharding.of(a.mesh, (), a.partial), Sharding.of(a.mesh, inside, rest)
-  x = step("reduce_scatter", u.src[0], [n for n, _ in dims], unreduced, blocks)
-  shape = [1 if cut else n for cut, (n, _) in zip(inside, dims)]
-  unreduced, blocks = Sharding.of(a.mesh, (), rest), Sharding.of(a.mesh, outside, b.partial)
-  return step("reduce_scatter", x, shape, unreduced, blocks).reshape(u.shape)
-
-
-def levels_of_sum(dtype: DType, a: Sharding, b: Sharding) -> tuple[SubAxes, SubAxes]:
-  """`levels` of what `a` is partial over and `b` is not. One, where what is sent between them would be rounded."""
-  op = a.partial[0].op
-  summed = tuple(uncovered(partial_sub_axes(a, op), partial_sub_axes(b, op)))
-  return (summed, ()) if op is Ops.ADD and dtype in WIDENED else levels(summed, a.mesh.devices)
-
-
-def across(a: Sharding, far: SubAxes) -> tuple[Partial, ...]:
-  """What is left of `a`'s sum."""
-  return (Partial(far, a.partial[0].op),) if far else ()
-
-
-def step(kind: str, x: UOp, shape: Sequence[int], a: Sharding, b: Sharding) -> UOp:
-  """One of the communications that make one, of x as a value of another `shape`."""
-  hole = UOp.new(Ops.HOLE, x.dtype, (), (0, tuple(shape)))
-  return UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective(kind, hole, (a,), b))
+  rounds = a.partial[0].op is Ops.ADD and x.dtype in WIDENED
+  steps = sum_steps(a, b, x.shape, int(prod(x.shape)) * x.dtype.itemsize >= MANY_BYTES, rounds)
+  for kind, shape, before, after in steps:
+    hole = UOp.new(Ops.HOLE, x.dtype, (), (0, shape))
+    x = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective(kind, hole, (before,), after))
+  return x.reshape(u.shape) if steps else None
