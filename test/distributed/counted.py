@@ -10,8 +10,8 @@ import sys
 import numpy as np
 
 from tinygrad import Device, Mesh, P, Tensor, distributed
-from tinygrad.runtime import peer_reads
 from tinygrad.device import sums
+from tinygrad.runtime import peer_reads
 from tinygrad.sharding import explain
 
 distributed.initialize(int(sys.argv[sys.argv.index("--each") + 1]) if "--each" in sys.argv else 1)
@@ -40,7 +40,7 @@ def tree(parts):
 
 
 if "--flat" in sys.argv:
-  sums.levels = lambda sub_axes, devices: (sub_axes, ())
+  sums.near_and_far = lambda sub_axes, devices: (sub_axes, ())
 if "--whole" in sys.argv:
   mark = peer_reads.PeerIndex.mark
   peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))

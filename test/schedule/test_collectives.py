@@ -10,12 +10,12 @@ import pytest
 from tinygrad import Tensor, nn
 from tinygrad.debug.report import as_realized
 from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding, SubAxis, reach
+from tinygrad.device import sums as device_sums
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context
 from tinygrad.runtime.transfer import host_array
-from tinygrad.device import sums as device_sums
 from tinygrad.schedule import split
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
@@ -285,7 +285,7 @@ def sums(shape, names, dtype=np.float32):
 def test_sums_by_levels_have_the_bits_of_sums_in_one(near, shape, names, dtype, monkeypatch):
   """As if `near` devices in a row reached each other, and no others."""
   one = [*sums(shape, names, dtype)]
-  monkeypatch.setattr(reach, "neighbours", lambda devices: near)
+  monkeypatch.setattr(reach, "in_a_row", lambda devices: near)
   found = [*sums(shape, names, dtype)]
   assert [bits for _, bits in found] == [bits for _, bits in one]
   apart = dtype != np.float16 and near in {(8,): (2, 4), (2, 2, 2): (2, 4), (4, 2): (2, 4), (12,): (2, 4)}.get(
@@ -298,9 +298,9 @@ def test_sums_by_levels_have_the_bits_of_sums_in_one(near, shape, names, dtype, 
 def test_sums_by_wrong_levels_have_other_bits(dtype, fault, monkeypatch):
   """Of three devices in a row where twelve are added by twos; of halves that are rounded in between."""
   one = [bits for _, bits in sums((12,), "x", dtype)]
-  monkeypatch.setattr(reach, "neighbours", lambda devices: 3 if fault == "order" else 2)
+  monkeypatch.setattr(reach, "in_a_row", lambda devices: 3 if fault == "order" else 2)
   if fault == "order":
-    monkeypatch.setattr(device_sums, "levels", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
+    monkeypatch.setattr(device_sums, "near_and_far", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
   else:
     monkeypatch.setattr(split, "WIDENED", ())
   assert [bits for _, bits in sums((12,), "x", dtype)] != one

@@ -24,7 +24,7 @@ def within_reach(devices: tuple[str, ...]) -> list[list[int]]:
   return groups
 
 
-def neighbours(devices: tuple[str, ...]) -> int:
+def in_a_row(devices: tuple[str, ...]) -> int:
   """How many devices in a row reach each other, if all are in such rows of one length; else one."""
   if Device.capabilities(devices[0]).simulated:
     return len(devices)
@@ -33,10 +33,10 @@ def neighbours(devices: tuple[str, ...]) -> int:
   return n if groups == [list(range(i, i + n)) for i in range(0, len(devices), n)] else 1
 
 
-def levels(sub_axes: SubAxes, devices: tuple[str, ...]) -> tuple[SubAxes, SubAxes]:
+def near_and_far(sub_axes: SubAxes, devices: tuple[str, ...]) -> tuple[SubAxes, SubAxes]:
   """The sub-axes over which devices differ that reach each other, and those over which the others do, major to minor.
   There is one level (the second is empty) where what neighbours have is no branch of the tree that adds all up."""
-  n = neighbours(devices)
+  n = in_a_row(devices)
   found = atoms(sub_axes, boundaries(len(devices), [sub_axes, (SubAxis(n, 1),)])) or ()
   near = tuple(d for d in found if n % (d.stride * d.size) == 0)
   far = tuple(d for d in found if d.stride % n == 0)

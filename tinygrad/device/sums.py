@@ -1,10 +1,10 @@
 """The steps of a sum over devices.
 
 A small all-reduce is one: every device reads all n parts. A large one is two: each device reduces one block, the n-th
-part, then all read the n blocks; so each reads twice the payload, not n times. (By its bytes alone, so that the schedule
-for many devices is that for three. Blocks are of one length, for else every index would have to be divided.) Where not
-all reach each other, as on several hosts, those that do reduce blocks, which are then summed over the others: what
-crosses is what a host's devices have added up.
+part, then all read the n blocks; so each reads twice the payload, not n times. (By its bytes alone, so that the
+schedule for many devices is that for three. Blocks are of one length, for else every index would have to be divided.)
+Where not all reach each other, as on several hosts, those that do reduce blocks, which are then summed over the others:
+what crosses is what a host's devices have added up.
 
 All add the parts as one tree over the numbers of the devices (`branches`), so they give the same bits, on every device,
 in every run and wherever hosts begin. All are within the groups of devices that differ in the sub-axes of the sum; by
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.device.mesh import SubAxis
-from tinygrad.device.reach import levels
+from tinygrad.device.reach import near_and_far
 from tinygrad.device.sharding import Partial, Placement, Sharding
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
 from tinygrad.helpers import prod
@@ -39,7 +39,7 @@ def sum_steps(a: Sharding, b: Sharding, shape: Sequence[int], large: bool, round
   no sum. `rounds`: each step rounds what it gives, so that there is but one of a sum."""
   op = a.partial[0].op
   summed = unsummed(a, b, op)
-  near, far = (summed, ()) if rounds else levels(summed, a.mesh.devices)
+  near, far = (summed, ()) if rounds else near_and_far(summed, a.mesh.devices)
   rest = (Partial(far, op),) if far else ()
   if a.dims != b.dims or b.partial:
     return scatter_steps(a, b, shape, near, rest)
