@@ -20,7 +20,7 @@ from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.ops import placement as _cards  # noqa: F401 (registers the cards)
-from tinygrad.runtime.python import Interpreter, assemble, coordinates
+from tinygrad.runtime.python import Interpreter, assemble
 from tinygrad.sharding.localize import localize
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -73,6 +73,11 @@ def blocks(value: np.ndarray, placement: Placement, seed: int = 0) -> list[np.nd
     block[tuple(slice(0, hi - lo) for lo, hi in box)] = mine[tuple(slice(lo, hi) for lo, hi in box)]
     out.append(block)
   return out
+
+
+def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
+  """Device d's coordinates on the sub-axes over which it is partial."""
+  return tuple(d // g.stride % g.size for o in p.partial for g in o.sub_axes)
 
 
 def reduced(placement: Placement | None) -> Placement | None:
