@@ -15,6 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context
+from tinygrad.runtime.peer_reads import elements_read
 from tinygrad.runtime.transfer import host_array
 from tinygrad.schedule import split
 from tinygrad.schedule.schedule import create_schedule
@@ -378,3 +379,12 @@ def test_training_gives_the_same_bits_every_time(cuts):
     results.append(train())
   assert np.isfinite(np.frombuffer(results[0][0][-1], np.float32)).all()
   assert all(r == results[0] for r in results[1:])
+
+
+def test_a_device_whose_block_is_empty_reads_nothing():
+  """Of a dim of length one that is cut in two. (What it would read lies beyond the others' memory.)"""
+  mesh = Mesh(devices(4, "NULL"), (2, 2), ("x", "y"))
+  x = UOp.buffer((8, 1, 6), dtypes.float32, Sharding(mesh, P(None, None, "y")))
+  (kernel,) = (i.kernel for i in schedule_of(x.move(Sharding(mesh, P("x", "y")), pinned=True)).items if i.peers)
+  read = [elements_read(kernel, (), (d,), 4) for d in range(4)]
+  assert read == [{(1, 1): (slice(0, 12), 4)}, {}, {(1, 3): (slice(0, 12), 4)}, {}]

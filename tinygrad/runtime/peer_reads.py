@@ -19,7 +19,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.transfer import as_bytes, host_array
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate
+from tinygrad.uop import DEVICE_NUM, RANGES_FROM, Ops, UOp, evaluate, simplify, substitute
 
 Bounds = dict[UOp, tuple[int, int]]  # least and greatest value
 FEW = 1 << 14  # elements that are looked at one by one
@@ -123,19 +123,30 @@ def elements_read(
   devices, and the bytes of one; only what they read. `known`: the values of variables."""
   marks: dict[int, Any] = {}
   sizes: dict[int, int] = {}
-  for u in kernel.toposort():
-    if u.op is Ops.INDEX and u.src[0].op is Ops.PEER:
-      param = u.src[0].src[0].arg
-      sizes[param.slot] = u.src[0].dtype.itemsize
-      mark = marks.setdefault(param.slot, numpy.zeros((count, param.size), numpy.bool_))
-      for d in group:
-        PeerIndex(u, {**dict(known), DEVICE_NUM: d}).mark(mark)
+  for d in group:
+    variables = {**dict(known), DEVICE_NUM: d}
+    for u in kernel.toposort(functools.partial(has_iterations, variables)):
+      if u.op is Ops.INDEX and u.src[0].op is Ops.PEER:
+        param = u.src[0].src[0].arg
+        sizes[param.slot] = u.src[0].dtype.itemsize
+        mark = marks.setdefault(param.slot, numpy.zeros((count, param.size), numpy.bool_))
+        PeerIndex(u, variables).mark(mark)
   out = {}
   for slot, mark in marks.items():
     for k in (k for k in range(count) if k not in group and mark[k].any()):
       lo, hi = int(mark[k].argmax()), mark.shape[1] - int(mark[k][::-1].argmax())
       out[slot, k] = slice(lo, hi) if mark[k, lo:hi].all() else numpy.flatnonzero(mark[k]), sizes[slot]
   return out
+
+
+def has_iterations(variables: Mapping[str, int], u: UOp) -> bool:
+  """Not: a store or a reduction over a loop without iterations, as where a device's block is empty. (The loop may be in
+  no index: of length 0 or 1, it is read as 0 there.)"""
+  ends = [r.src[0] for r in u.src[RANGES_FROM[u.op] :]] if u.op in RANGES_FROM else []
+  known = {
+    v: UOp.const(dtypes.index, variables[v.arg[0]]) for x in ends for v in x.variables() if v.arg[0] in variables
+  }
+  return all(x.op is Ops.CONST or simplify(substitute(x, known)).bounds[1] > 0 for x in ends)
 
 
 class PeerIndex:
