@@ -62,6 +62,7 @@ for name, given, f, want in (
   y = f(given)
   report, before = explain(y), counting.sent
   y.realize()
+  assert ("inside hosts, " in str(report)) == ("between hosts" in str(report)) == (report.between_hosts > 0)
   sent = world.comm.comm.allreduce(counting.sent - before)
   same = np.array_equal(y.numpy(), want)
   print(name, sent, int(report.wire * n), same, report.between_hosts, report.inside_hosts, flush=True)
