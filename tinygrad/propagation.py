@@ -204,7 +204,7 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   count that need not, and not many placements are made for many that must. Where any counts, which of them these are
   is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert = unread = graph.unread_hints(sink)
+  inert, unread = graph.closed_hints(sink), graph.unread_hints(sink)
   while True:
     placing = Placing(graph.answer(sink, mesh, policy, inert))
     placing.found.met.update(graph.met(inert, placing.made, mesh))
@@ -212,7 +212,7 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
       break
     most = max(len(unread - inert) // 2, 1)
     inert = inert - graph.earliest(unmet, placing.found.asked.by_depth, most)
-  return placing if inert == graph.unread_hints(sink, True) else with_results_stated(placing, policy)
+  return placing if inert >= graph.unread_hints(sink, True) else with_results_stated(placing, policy)
 
 
 def with_results_stated(placing: Placing, policy: Policy) -> Placing:

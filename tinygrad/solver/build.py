@@ -37,7 +37,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
     if op is MOVE and is_anywhere(u):
       return src[0]
     if u in asked.inert:
-      return on_sources(u, src)
+      return src[0]
     if u in stays_whole and all(s.device is None or is_whole(s.device) for s in src):
       return with_origin(UOp.new(op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
@@ -60,7 +60,25 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
     return with_origin(decided.op(u, src, target) if decided else ways.at_target(u, src, target), u)
 
   rebuild(asked.order[-1], lambda u, src: handed_out(u, make(u, src), found), made, order=asked.by_depth)
+  made.update(inert_hints(found, made))
   return made
+
+
+def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+  """What inert hints become, and the SINK over them. What reads one is built on its value, as without it: the hint is
+  only for those who hold it, for another propagation."""
+  asked, out = found.asked, dict[UOp, UOp]()
+  if not asked.inert:
+    return out
+  for u in asked.order:
+    if u in asked.inert:
+      x = u.src[0]
+      out[u] = on_sources(u, (out.get(x, made[x]),))
+    elif u.op is MOVE and is_decided_anew(u) and u.src[0] in out and made[u] is made[u.src[0]]:
+      out[u] = out[u.src[0]]
+  sink = asked.order[-1]
+  out[sink] = on_sources(sink, tuple([out.get(s, made[s]) for s in sink.src]))
+  return out
 
 
 def is_placed(src: Sources) -> bool:

@@ -345,12 +345,24 @@ def hint_on(u: UOp, mesh: Mesh) -> Hint:
 def unread_hints(sink: UOp, counting: bool = False) -> set[UOp]:
   """The hints that nobody reads, but for others of them; without those that say more than how a value is cut, and,
   unless `counting`, those that have counted before."""
+  return hints_that_may_be_inert(sink, counting, False)
+
+
+def closed_hints(sink: UOp) -> set[UOp]:
+  """Those of `unread_hints`, and those that are read and leave no dim open: what is read back of a value says so."""
+  return hints_that_may_be_inert(sink, False, True)
+
+
+def hints_that_may_be_inert(sink: UOp, counting: bool, closed: bool) -> set[UOp]:
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
     op = u.op
-    is_cut = op is CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
+    may_be = op is CONSTRAIN and (u not in read or (closed and not any(u.arg.opened)))
+    is_cut = may_be and not u.arg.reduced and u.arg.group is None
     if is_cut and (counting or u not in counted):
       found.add(u)
+      if u in read:
+        read.update(u.src)
     elif op is not Ops.SINK and (op is not MOVE or not is_decided_anew(u) or u in read):
       read.update(u.src)
   return found
