@@ -204,14 +204,20 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   count that need not, and not many placements are made for many that must. Where any counts, which of them these are
   is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert, unread = graph.closed_hints(sink), graph.unread_hints(sink)
+  inert = closed = graph.closed_hints(sink)
+  unread = graph.unread_hints(sink)
+  read = closed - unread
   while True:
-    placing = Placing(graph.answer(sink, mesh, policy, inert))
+    found = graph.answer(sink, mesh, policy, inert)
+    if wanting := graph.wanting(found, inert & read, read - inert):
+      inert = inert - wanting
+      continue
+    placing = Placing(found)
     placing.found.met.update(graph.met(inert, placing.made, mesh))
     if not (unmet := inert - placing.found.met.keys()):
       break
     most = max(len(unread - inert) // 2, 1)
-    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth, most)
+    inert = inert - graph.earliest(unmet - unread or unmet, placing.found.asked.by_depth, most)
   return placing if inert >= graph.unread_hints(sink, True) else with_results_stated(placing, policy)
 
 

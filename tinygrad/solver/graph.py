@@ -378,6 +378,33 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
+def wanting(found: Answer, hints: Set[UOp], counting: Set[UOp]) -> set[UOp]:
+  """Which inert hints are to count besides `counting`, as an answer tells before it is built. Those that it does not
+  meet and that are alike to one that counts: layers are. Else the next one, if that is of memory, which is where the
+  answer says, or names an axis that cuts nothing yet."""
+  asked, wished = found.asked, found.solution.hints
+  unmet = set[UOp]()
+  for u in hints:
+    if (v := asked.number.get(u)) is not None:
+      here = wished[v]
+      if not is_met(hint_on(u, asked.mesh), ((),) * u.ndim if here is None else here.dims):
+        unmet.add(u)
+  like = {what_is_said(u) for u in counting}
+  if not unmet or (more := {u for u in unmet if what_is_said(u) in like}):
+    return more if unmet else unmet
+  first = earliest(unmet, asked.by_depth, 1)
+  cuts = {d for hint in set(wished) if hint is not None for dim in hint.dims for d in dim}
+  memory = {asked.number[u] for u in asked.leaves}
+  named = (hint_on(u, asked.mesh).dims for u in first)
+  is_new = any(all(coexist(d, e) for e in cuts) for dims in named for dim in dims for d in dim)
+  return first if is_new or any(asked.number[u] in memory for u in first) else set()
+
+
+def what_is_said(u: UOp) -> tuple[object, ...]:
+  """What a hint says, of what kind of value."""
+  return u.arg, u.shape, before_moves(u.src[0]).op
+
+
 def earliest(hints: Set[UOp], by_depth: Sequence[UOp], most: int) -> set[UOp]:
   """The first, `most` at most, of those of the earliest round, of which none is said of another one. What says less
   goes first, by the dims that it closes and the axes that it names, then by depth: what says more may follow from
