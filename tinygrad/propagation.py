@@ -216,8 +216,10 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
     placing.found.met.update(graph.met(inert, placing.made, mesh))
     if not (unmet := inert - placing.found.met.keys()):
       break
-    most = max(len(unread - inert) // 2, 1)
-    inert = inert - graph.earliest(unmet - unread or unmet, placing.found.asked.by_depth, most)
+    if unmet & read:
+      inert = inert - graph.next_to_count(placing.found, unmet & read, read - inert)
+      continue
+    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth, max(len(unread - inert) // 2, 1))
   return placing if inert >= graph.unread_hints(sink, True) else with_results_stated(placing, policy)
 
 

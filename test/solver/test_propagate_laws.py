@@ -26,6 +26,23 @@ STATED = (
 )  # what was stated of these once changed what it was of
 
 
+BETWEEN = (
+  300133,
+  300241,
+  300345,
+  300557,
+  300561,
+  300600,
+  300652,
+  300675,
+  300680,
+  300867,
+  300879,
+  732930,
+  733813,
+)  # what was stated of a value that is read once changed a placement, or bytes
+
+
 @pytest.fixture(autouse=True)
 def interpreted():
   with Context(INTERPRET=1):
@@ -41,6 +58,11 @@ def test_holds(law, seed):
 @pytest.mark.parametrize("seed", STATED)
 def test_what_was_decided_can_be_stated(seed):
   assert check(seed, "stated") == ""
+
+
+@pytest.mark.parametrize("seed", (*BETWEEN, *range(40)))
+def test_what_was_decided_between_can_be_stated(seed):
+  assert check(seed, "between") == ""
 
 
 @pytest.mark.parametrize("seed", (201554, 501771))
@@ -163,6 +185,49 @@ def test_hints_that_are_met_anyway_and_go_backward_are_noticed(monkeypatch):
   """(Mutant: a hint counts whether it is met without it or not.)"""
   monkeypatch.setattr(graph, "unread_hints", lambda sink, counting=False: set())
   assert broken("stated", STATED)
+
+
+def broken_between(seeds):
+  return all(check(seed, "between") for seed in seeds)
+
+
+def test_a_hint_that_is_read_and_counts_whatever_is_so_without_it_is_noticed(monkeypatch):
+  """(Mutant: only a hint that nobody reads may be inert.)"""
+  monkeypatch.setattr(graph, "closed_hints", graph.unread_hints)
+  assert broken_between((300133, 300241, 300557, 300675))
+
+
+def test_an_inert_hint_that_stands_in_the_way_of_a_view_is_noticed(monkeypatch):
+  """(Mutant: what reads an inert hint is built on it, not on its value.)"""
+  built = build.build_answer
+
+  def with_hints(found, leaves, wished=True):
+    inert, found.asked.inert = found.asked.inert, set()
+    constrained = build.constrained
+    with pytest.MonkeyPatch.context() as m:
+      m.setattr(
+        build, "constrained", lambda u, x, at: build.on_sources(u, (x,)) if u in inert else constrained(u, x, at)
+      )
+      made = built(found, leaves, wished)
+    found.asked.inert = inert
+    return made
+
+  monkeypatch.setattr(build, "build_answer", with_hints)
+  assert broken_between((733813,))
+
+
+def test_a_hint_that_counts_where_a_value_is_not_cut_as_wished_is_noticed(monkeypatch):
+  """(Mutant: what an answer wishes for is taken for what is built.)"""
+  monkeypatch.setattr(graph, "wanting", graph_alone)
+  assert broken_between((300241, 300680))
+
+
+def graph_alone(found, hints, counting):
+  """All that an answer does not meet, before it is built."""
+  cuts = found.solution.hints
+  at = lambda u: getattr(cuts[found.asked.number[u]], "dims", ((),) * u.ndim)  # noqa: E731
+  mesh = found.asked.mesh
+  return {u for u in hints if u in found.asked.number and not graph.is_met(graph.hint_on(u, mesh), at(u))}
 
 
 def test_a_hint_that_is_not_met_and_taken_as_met_is_noticed(monkeypatch):

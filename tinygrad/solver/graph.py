@@ -389,15 +389,21 @@ def wanting(found: Answer, hints: Set[UOp], counting: Set[UOp]) -> set[UOp]:
       here = wished[v]
       if not is_met(hint_on(u, asked.mesh), ((),) * u.ndim if here is None else here.dims):
         unmet.add(u)
-  like = {what_is_said(u) for u in counting}
-  if not unmet or (more := {u for u in unmet if what_is_said(u) in like}):
-    return more if unmet else unmet
-  first = earliest(unmet, asked.by_depth, 1)
+  first = next_to_count(found, unmet, counting)
+  if not unmet or not {what_is_said(u) for u in first}.isdisjoint(map(what_is_said, counting)):
+    return first
   cuts = {d for hint in set(wished) if hint is not None for dim in hint.dims for d in dim}
   memory = {asked.number[u] for u in asked.leaves}
   named = (hint_on(u, asked.mesh).dims for u in first)
   is_new = any(all(coexist(d, e) for e in cuts) for dims in named for dim in dims for d in dim)
   return first if is_new or any(asked.number[u] in memory for u in first) else set()
+
+
+def next_to_count(found: Answer, unmet: Set[UOp], counting: Set[UOp]) -> set[UOp]:
+  """Of hints that are read, and not met, all that are alike to one that counts; else the first."""
+  like = {what_is_said(u) for u in counting}
+  more = {u for u in unmet if what_is_said(u) in like}
+  return more or (earliest(unmet, found.asked.by_depth, 1) if unmet else more)
 
 
 def what_is_said(u: UOp) -> tuple[object, ...]:

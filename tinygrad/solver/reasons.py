@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from tinygrad.device import Cut, PlacedLine, Placement, hint_of, show_placement
 from tinygrad.helpers import source_line
+from tinygrad.solver.axes import Axes
 from tinygrad.solver.graph import Answer
+from tinygrad.solver.handed import is_decided_anew
 from tinygrad.solver.solve import Solution, Told
 from tinygrad.uop import Ops, UOp, render_shape
 
@@ -43,7 +45,10 @@ def is_contraction(u: UOp) -> bool:
 
 
 def reasons(answer: Answer, u: UOp) -> list[Reason]:
-  """For each cut dim of a value of the graph that was asked about."""
+  """For each cut dim of a value of the graph that was asked about. Of what a hint speaks that is met without it, the
+  hint."""
+  if u in answer.met:
+    return [Reason(dim, u, ()) for dim, axes in enumerate(answer.met[u]) if axes]
   v = answer.asked.number.get(u)
   hint = None if v is None else answer.solution.hints[v]
   if v is None or hint is None:
@@ -89,15 +94,20 @@ def _sentence(dim: int, said: str, line: str, names: Sequence[str], n: int | Non
 @dataclass(frozen=True, slots=True)
 class WhyCut:
   """What an answer says of why values are where they are, as long as somebody asks. It holds no node, and so no memory.
-  `names`: of each edge's op; `said`: of the values that somebody spoke of, what, and the line."""
+  `names`: of each edge's op; `said`: of the values that somebody spoke of, what, and the line; `agreed`: of those of
+  which a hint speaks that is met without it, how they are cut, and what was said."""
 
   solution: Solution
   names: list[str]
   said: dict[int, tuple[str, str]]
+  agreed: dict[int, tuple[tuple[Axes, ...], tuple[str, str]]]
   ways: dict[Told, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)  # what `way` has found
 
   def cuts(self, v: int) -> list[Cut]:
     """Of each dim of a value that is cut because somebody said so, by what, and why."""
+    if v in self.agreed:
+      dims, said = self.agreed[v]
+      return [(dim, axes, _sentence(dim, *said, ())) for dim, axes in enumerate(dims) if axes]
     hint, found = self.solution.hints[v], list[Cut]()
     for dim, axes in enumerate(hint.dims) if hint is not None else ():
       giver, n, names = self.way(v, dim) if axes else (v, 0, ())
@@ -126,13 +136,15 @@ def note_reasons(answer: Answer, made: Mapping[UOp, UOp]) -> None:
   """Notes at the line of each node that was made for an answer why it is there: `explain` and `visualize` tell it."""
   asked = answer.asked
   said = {v: _said(u) for v, u in enumerate(asked.nodes) if asked.problem.hints[v] is not None}
-  why_cut = WhyCut(answer.solution, [op_word(u) for u in asked.ops], said)
+  agreed = {v: (dims, _said(u)) for u, dims in answer.met.items() if (v := asked.number.get(u)) is not None}
+  why_cut = WhyCut(answer.solution, [op_word(u) for u in asked.ops], said, agreed)
   for u, x in made.items():
     if x is u and isinstance(u.origin, PlacedLine) and u.origin.cuts is not list:
       continue  # it has been placed before, by what was said then
     line = u.origin if u.op is Ops.BUFFER and u.origin is not None else x.stamp().origin
     if (v := asked.number.get(u)) is not None and line is not None:
-      hint = str(u.arg) if u.op is Ops.CONSTRAIN else hint_of(line)
+      is_told = v in agreed and bool(u.src) and not is_decided_anew(u)
+      hint = str(u.arg) if u.op is Ops.CONSTRAIN else agreed[v][1][0] if is_told else hint_of(line)
       x.origin = PlacedLine.of(line, hint, functools.partial(why_cut.cuts, v))
 
 
