@@ -552,3 +552,61 @@ def test_a_constant_of_a_tensor_is_placed_where_it_is_hinted():
   c, other = (Tensor.ones(8, 8).constrain(P("a")) for _ in range(2))
   propagate(c, mesh=LINE)
   assert c.device == Sharding(LINE, P("a")) and other.device == "CPU"
+
+
+# ---------------------------------------------------------------- hints between that agree
+
+
+def megatron(**stated):
+  """Two layers of which hints say how the batch and what is hidden are cut; of what is between, what is stated."""
+  x, w1, w2 = zeros(8, 16), zeros(16, 32), zeros(32, 16)
+  said = lambda name, t: t.constrain(stated[name]) if name in stated else t  # noqa: E731
+  h = said("product", x.constrain(P("a")) @ said("w1", w1))
+  h = said("hidden", h.relu().constrain(P(OPEN, "b")))
+  y = said("sum", h @ w2)
+  outputs = [(y + 1).tanh()]
+  found = propagate(outputs, mesh=SQUARE)
+  return {"w1": w1, "product": h, "hidden": h, "sum": y}, [t.device for t in (x, w1, w2, y, *outputs)], found, outputs
+
+
+def test_each_value_between_can_be_stated_and_all_of_them():
+  values, want, _, outputs = megatron()
+  specs = {name: t.device.spec for name, t in values.items()}
+  for stated in (*({name: spec} for name, spec in specs.items()), specs):
+    _, found, _, again = megatron(**stated)
+    assert found == want
+    assert explain(*again).wire == explain(*outputs).wire
+
+
+def test_a_hint_that_agrees_is_the_reason_at_its_value():
+  """At the line where it is said."""
+  values, _, found, outputs = megatron(sum=P("a"))
+  assert [str(r).partition(" in ")[0] for r in found.why(values["sum"])] == ["dim 0: constrain(P('a', None))"]
+  assert "t.constrain(stated[name])" in str(found)
+
+
+def test_a_closed_hint_between_that_is_not_met_is_kept():
+  """It says less than what is decided without it: it counts."""
+  x = zeros(8, 8)
+  y = x.constrain(P("a")).exp().constrain(P())
+  z = y + 1
+  propagate(z, mesh=LINE)
+  assert x.device.spec == P("a") and y.device.spec == P()
+
+
+def test_closed_hints_of_equal_layers_come_to_count_together(monkeypatch):
+  """(Mutant: one after the other.)"""
+
+  def placings(layers):
+    made = []
+    monkeypatch.setattr(graph, "met", lambda *given, met=graph.met: made.append(given) or met(*given))
+    y = zeros(8, 16).constrain(P("a"))
+    for _ in range(layers):
+      y = (y @ zeros(16, 32)).relu().constrain(P("a", "b")) @ zeros(32, 16)
+    propagate(y, mesh=SQUARE)
+    monkeypatch.undo()
+    return len(made)
+
+  assert placings(3) == placings(12) <= 3
+  monkeypatch.setattr(graph, "what_is_said", lambda u: u)
+  assert placings(12) > 3
