@@ -198,15 +198,15 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 
 @uncollected()
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
-  """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
-  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, one of the
-  earliest round comes to count, or half as many as have, those that say less first: others may then be met. So few
-  count that need not, and not many placements are made for many that must. Where any counts, which of them these are
-  is no matter in the end."""
+  """What `propagate` makes of values. A hint that nobody reads says where a result is to be; one that leaves no dim
+  open may state what was decided. One that is met without it is inert: so what was decided can be said of any value, and
+  nothing changes. Of those that are not, one of the earliest round comes to count, those that are read first, and
+  those that say less: others may then be met. So few count that need not; and not many placements are made for many
+  that must: with it go half as many results as have, or all hints that say the same of equal layers. Where one on a
+  result counts, which of them these are is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert = closed = graph.closed_hints(sink)
-  unread = graph.unread_hints(sink)
-  read = closed - unread
+  inert, unread = graph.closed_hints(sink), graph.unread_hints(sink)
+  read = inert - unread
   while True:
     found = graph.answer(sink, mesh, policy, inert)
     if wanting := graph.wanting(found, inert & read, read - inert):
