@@ -199,8 +199,8 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 @uncollected()
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   """What `propagate` makes of values. A hint that nobody reads says where a result is to be; one that leaves no dim
-  open may state what was decided. One that is met without it is inert: so what was decided can be said of any value, and
-  nothing changes. Of those that are not, one of the earliest round comes to count, those that are read first, and
+  open may state what was decided. One that is met without it is inert: so what was decided can be said of any value,
+  and nothing changes. Of those that are not, one of the earliest round comes to count, those that are read first, and
   those that say less: others may then be met. So few count that need not; and not many placements are made for many
   that must: with it go half as many results as have, or all hints that say the same of equal layers. Where one on a
   result counts, which of them these are is no matter in the end."""

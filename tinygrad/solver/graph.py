@@ -119,7 +119,10 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
   try:
     return Answer(asked, solve(asked.problem, policy))
   except ValueError as e:
-    raise ShardError(str(e)) from None
+    grouped = (u for u in asked.order if u.op is CONSTRAIN and u.arg.group is not None)
+    said = dict.fromkeys([f"    the hint: {u.arg} in {source_line(*u.origin)}" for u in grouped if u.origin])
+    fix = "  fix: give values of one group equal hints, or other groups"
+    raise ShardError("\n".join([str(e), *said.keys(), fix])) from None
 
 
 def restated(found: Answer, made: Mapping[UOp, UOp], policy: Policy = DEFAULT) -> Answer:

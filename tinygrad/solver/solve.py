@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from tinygrad.device import Mesh, spec_of
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
@@ -98,7 +99,7 @@ class Solver:
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
     for s, hint in zip(self.slot, problem.hints):
       if hint is not None:
-        self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
+        self.hints[s] = self.same(hint if s not in self.hints else joint_hint(problem.mesh, self.hints[s], hint))
     self.spoken = set(self.hints)  # slots of which something is said
     anything: dict[int, Hint] = {}  # by the number of dims
     for s, shape in zip(self.slot, problem.shapes):
@@ -316,13 +317,14 @@ def cheap_direction(edge: Edge, problem: Problem) -> Direction:
   return Direction.BOTH if source == result else Direction.FORWARD if source > result else Direction.BACKWARD
 
 
-def joint_hint(a: Hint, b: Hint) -> Hint:
+def joint_hint(mesh: Mesh, a: Hint, b: Hint) -> Hint:
   """What two hints of one group say. Raises: ValueError if they disagree."""
   dims = []
   for x, y, closed in zip(a.dims, b.dims, ((not p, not q) for p, q in zip(a.opened, b.opened))):
     longer = max(x, y, key=number_of_parts)
     if common(x, y) != min(x, y, key=number_of_parts) or (closed[0] and longer != x) or (closed[1] and longer != y):
-      raise ValueError(f"values of one group have hints that disagree: {a.dims} and {b.dims}")
+      one, two = (spec_of(mesh, h.dims) for h in (a, b))
+      raise ValueError(f"values of one group have hints that disagree: {one} and {two}")
     dims.append(longer)
   opened = tuple(p and q for p, q in zip(a.opened, b.opened))
   priorities = tuple(map(min, a.priorities, b.priorities))
