@@ -166,7 +166,7 @@ class Placing:
   """An answer, built. `leaves`: what is not placed yet, where it is to be; `stores`: what fills those that are memory,
   which moves at once; `made`: what each node becomes."""
 
-  def __init__(self, found: Answer) -> None:
+  def __init__(self, found: Answer, draft: bool = False) -> None:
     self.found = found
     self.leaves: dict[UOp, UOp] = {}
     self.stores: dict[UOp, UOp] = {}
@@ -181,9 +181,15 @@ class Placing:
         self.stores[u] = stored(decided.moved_to(u, target, u), target)
         self.leaves[u] = self.stores[u].src[0]
     self.made = build.build_answer(found, self.leaves)
-    if found.decisions is None:
+    if not draft:
+      self.settle()
+
+  def settle(self) -> None:
+    """Looks whether fewer bytes move as the graph is written; until then it is a draft."""
+    if self.found.decisions is None:
       with Context(RESHARD=1):  # a hint allows the moves that it takes
-        self.made = fewer_bytes(found.asked.order[-1], self.made, build.build_answer(found, self.leaves, wished=False))
+        written = build.build_answer(self.found, self.leaves, wished=False)
+        self.made = fewer_bytes(self.found.asked.order[-1], self.made, written)
 
 
 def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[UOp, UOp]:
@@ -202,8 +208,8 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   open may state what was decided. One that is met without it is inert: so what was decided can be said of any value,
   and nothing changes. Of those that are not, one of the earliest round comes to count, those that are read first, and
   those that say less: others may then be met. So few count that need not; and not many placements are made for many
-  that must: with it go half as many results as have, or all hints that say the same of equal layers. Where one on a
-  result counts, which of them these are is no matter in the end."""
+  that must: with it go half as many results as have, or all hints that say the same of equal layers; and what is read
+  is looked at in drafts. Where one on a result counts, which of them these are is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
   inert, unread = graph.closed_hints(sink), graph.unread_hints(sink)
   read = inert - unread
@@ -212,9 +218,13 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
     if wanting := graph.wanting(found, inert & read, read - inert):
       inert = inert - wanting
       continue
-    placing = Placing(found)
-    placing.found.met.update(graph.met(inert, placing.made, mesh))
-    if not (unmet := inert - placing.found.met.keys()):
+    placing = Placing(found, draft=bool(read))
+    met = graph.met(inert, placing.made, mesh)
+    if read and met.keys() >= inert:
+      placing.settle()
+      met = graph.met(inert, placing.made, mesh)
+    placing.found.met.update(met)
+    if not (unmet := inert - met.keys()):
       break
     if unmet & read:
       inert = inert - graph.next_to_count(placing.found, unmet & read, read - inert)

@@ -403,10 +403,12 @@ def wanting(found: Answer, hints: Set[UOp], counting: Set[UOp]) -> set[UOp]:
 
 
 def next_to_count(found: Answer, unmet: Set[UOp], counting: Set[UOp]) -> set[UOp]:
-  """Of hints that are read, and not met, all that are alike to one that counts; else the first."""
+  """Of hints that are read, and not met, all that are alike to one that counts; else to the first."""
   like = {what_is_said(u) for u in counting}
-  more = {u for u in unmet if what_is_said(u) in like}
-  return more or (earliest(unmet, found.asked.by_depth, 1) if unmet else more)
+  if not (more := {u for u in unmet if what_is_said(u) in like}) and unmet:
+    (first,) = earliest(unmet, found.asked.by_depth, 1)
+    more = {u for u in unmet if what_is_said(u) == what_is_said(first)}
+  return more
 
 
 def what_is_said(u: UOp) -> tuple[object, ...]:
