@@ -564,6 +564,37 @@ def test_dynamic_ends(eager, value):
   assert count(check(ast, [y, y], {"n": max(value, 1)}, SMALL), Ops.BARRIER) >= 2
 
 
+def known_late(columns):
+  """What decoding a token computes with n keys of 64 numbers, n known when it runs: scores, the largest of them, and
+  what they weight; each over [3, n]."""
+  n = UOp.variable("n", 0, columns)
+  q, x, w = normal(3, 64), normal(3, columns, 64), normal(3, columns)
+  h, j, d, k = loop(3, 0), loop(n, 1), loop(64, 1), reduce(n, 2)
+  r = reduce(64, 2)
+  score = op(Ops.MUL, load(1, q, dot((h, 64), (r, 1))), load(2, x, dot((h, 64 * columns), (j, 64), (r, 1))))
+  scores = sink(store(dot((h, columns), (j, 1)), fold(Ops.ADD, score, r), h, j, size=3 * columns)), [q, x]
+  value = fold(Ops.MAX, load(1, w, dot((h, columns), (k, 1))), k)
+  highest = sink(store(h, value, h, size=3)), [w]
+  value = op(Ops.MUL, load(1, w, dot((h, columns), (k, 1))), load(2, x, dot((h, 64 * columns), (k, 64), (d, 1))))
+  weighted = sink(store(dot((h, 64), (d, 1)), fold(Ops.ADD, value, k), h, d, size=192)), [w, x]
+  return scores, highest, weighted
+
+
+@pytest.mark.parametrize("value", [0, 1, 31, 32, 200])
+def test_lanes_share_reductions_whose_lengths_are_known_late(value):
+  for ast, arrays in known_late(200):
+    linear = check(ast, arrays, {"n": value}, WARPS)
+    lanes = [u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL]
+    assert math.prod(lanes) >= 32
+
+
+def test_what_is_read_once_along_memory_is_read_by_lanes_side_by_side():
+  """As keys by the scores of one query: a group that copies the query would have each thread read a key of its own."""
+  (ast, _), *_ = known_late(1 << 16)
+  linear = lower_kernel(ast, WARPS)
+  assert count(linear, Ops.SHUFFLE) and {n for n, _ in loads_of_a_thread(linear)} == {4}
+
+
 # ---------------------------------------------------------------- how much memory is read
 
 

@@ -225,11 +225,12 @@ def plan_grid(nest: NestSchedule) -> Grid:
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
+    tiles = len(outer) == len(ranges) and not (lanes > 1 and reads_once(main))
     if lanes > 1 and (row := kept_row(nest, a, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
     elif (found := columns_of(main, along, copies, outputs, target)) is not None:
       copies, lanes = found
-    elif target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
+    elif target.cooperates and tiles and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       stagings = staged(nest, folds, a, threads, copies, min(target.scratch, PLAIN))
@@ -367,7 +368,7 @@ def columns_of(i: Item, along: UOp | None, copies: Counts, outputs: int, target:
   length, kind = int(prod(map(size, i.over))), min((x.itemsize for x in i.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
     return None
-  if not all(map(static, (along, *i.over))) or any(x.strides.get(along) != 1 for x in i.accesses):
+  if not static(along) or any(x.strides.get(along) != 1 for x in i.accesses):
     return None
   beside = neighbours(i.accesses, along, math.gcd(size(along), VECTOR // kind))
   workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
@@ -503,11 +504,16 @@ def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
   along memory what is used once, or where there are too few outputs for as many threads."""
   length, busy = int(prod(map(size, main.over))), target.busy
-  if length < TOGETHER or not all(map(static, main.over)):
+  if length < TOGETHER:
     return 1
   if inner or workers < busy // (32 if reused else 8) or (reads_along(main) and not reused):
     return min(target.group, power_of_two(length // 4), max(power_of_two(busy // max(workers, 1)), 32))
   return 1
+
+
+def reads_once(item: Item) -> bool:
+  """Whether a reduction reads along memory what no other result needs."""
+  return reads_along(item) and any(x.strides.keys() >= {*item.ranges} for x in item.accesses)
 
 
 def reads_along(item: Item) -> bool:
