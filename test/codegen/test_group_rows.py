@@ -271,16 +271,17 @@ def test_memory_of_attention_is_the_same_for_any_number_of_keys(whole):
 
 
 def masks(keys):
-  """What is added to scores: at first nothing is seen; a row that sees one key; large steps up and down."""
+  """What is added to scores: at first nothing is seen; a row that sees one key; large steps up and down; nothing, and
+  then what is so far below 0 that exp of the way there is infinite."""
   unseen = np.zeros((20, keys), np.float32)
   unseen[:, : keys // 2 + 3] = -np.inf
   one = np.full((20, keys), -np.inf, np.float32)
   one[np.arange(20), np.arange(20) * 3 % keys] = 0
   steps = np.cumsum(np.full((20, keys), 7, np.float32), axis=1)
-  return [unseen, one, steps, -steps]
+  return [unseen, one, steps, -steps, unseen - 300]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_maxima_that_change_on_the_way(number, whole):
   keys = 64
   scores, s, v, w, given = attended((20, 8), keys, masks(keys)[number])
@@ -391,14 +392,19 @@ def test_what_has_no_such_law_is_computed_in_other_ways(whole):
 
 
 def without_growth(patch):
-  patch.setattr(streaming.Stream, "growth", lambda self, total, c: UOp.const(total.dtype, 1))
+  patch.setattr(streaming, "grown", lambda total, before, after, c: total)
+
+
+def from_zero(patch):
+  real = streaming.grown
+  patch.setattr(streaming, "grown", lambda total, before, after, c: real(total, before + 0.0, after, c))
 
 
 def infinite_pivots(patch):
   patch.setattr(streaming, "pivot", lambda total: total)
 
 
-@pytest.mark.parametrize(("mutant", "number"), [(without_growth, 2), (infinite_pivots, 0)])
+@pytest.mark.parametrize(("mutant", "number"), [(without_growth, 2), (infinite_pivots, 0), (from_zero, 4)])
 def test_a_mutant_of_the_law_is_seen(mutant, number, whole, monkeypatch):
   mutant(monkeypatch)
   with pytest.raises(AssertionError):

@@ -10,16 +10,17 @@ with the total (a softmax's denominator).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, index, row_major
+from tinygrad.uop.indexing import both
 from tinygrad.uop.loop_ids import LoopIds
-from tinygrad.uop.rewrite import substitute_free
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
 BLOCKS = (64, 32, 16)  # elements
@@ -39,33 +40,54 @@ class Factored:
   post: tuple[UOp, ...] = ()
 
 
+def read_ones(stores: Sequence[UOp]) -> Iterator[UOp]:
+  """Without those to memory of a row that nobody reads."""
+  read = {u.src[0].src[0] for s in stores for u in s.src[1].toposort() if u.op is Ops.LOAD}
+  return (s for s in stores if s.src[0].src[0] in read or s.src[0].src[0].arg.slot >= 0)
+
+
 class Stream:
   """The stores of a row in the order in which they are to run: `begin`, those of a block, `end`."""
+
+  kind = AxisKind.REDUCE
 
   def __init__(self, kernel: UOp, block: int) -> None:
     self.stores, self.ids = kernel.src, LoopIds(kernel)
     self.rows = tuple(r for r in kernel.src[0].src[2:] if all(r in s.src[2:] for s in kernel.src))
     self.memories = self.streamed_memories()
-    length = next(iter(self.memories)).arg.size
-    if length % block or length == block:
+    self.ends = self.ends_of_loops()  # of loops through the elements
+    self.length = max((int(n.vmax) for n in self.ends), default=0)
+    if len(self.ends) != 1 or self.length <= block:
       raise Unstreamable
-    self.block = self.ids.loop(index(length // block), AxisKind.REDUCE)
+    self.block = self.ids.loop(index(ceildiv(self.length, block)), self.kind)
     self.step = self.ids.loop(index(block), AxisKind.LOOP)
     self.size, self.own = block, min(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM)
     self.at = Affine(0, {self.block: block, self.step: 1}).uop()  # the element
+    self.exists = self.guard()  # whether it is one; None: always
     self.begin, self.within, self.end = list[UOp](), list[UOp](), list[UOp]()
     self.maps: dict[UOp, Factored] = {}  # memory -> what it holds for an element
     self.sums: dict[UOp, Factored] = {}  # reduction -> what it is at the end
     self.before: dict[UOp, UOp] = {}  # a total so far -> as it was before the block; those of one element a row
     self.depends: dict[UOp, bool] = {}
 
+  def guard(self) -> UOp | None:
+    if self.ends != {index(self.length)} or self.length % self.size:
+      raise Unstreamable
+    return None
+
   def streamed_memories(self) -> dict[UOp, None]:
     """Memory of a row that holds an element for each of those that reductions are over."""
     written = (s.src[0].src[0] for s in self.stores)
     found = dict.fromkeys(p for p in written if p.arg.slot < 0 and p.arg.size > 1)
-    if len({p.arg.size for p in found}) != 1:
+    if len({p.arg.size for p in found}) > 1:
       raise Unstreamable
     return found
+
+  def ends_of_loops(self) -> set[UOp]:
+    places = [s.src[0].src[1] for s in self.stores if s.src[0].src[0] in self.memories]
+    if any(at.op is not Ops.RANGE for at in places):
+      raise Unstreamable
+    return {at.src[0] for at in places}
 
   # ---- loops
 
@@ -86,7 +108,7 @@ class Stream:
 
   # ---- values
 
-  def run(self) -> UOp:
+  def run(self) -> tuple[UOp, ...]:
     for s in self.stores:
       where, value, *loops = s.src
       own = [r for r in loops if r not in self.rows]
@@ -100,14 +122,15 @@ class Stream:
           raise Unstreamable
         self.end.append(s.replace(src=(where, value, *loops)))
     kept = {s.src[0].src[0] for s in self.end}
-    if not self.begin or any(u.op is Ops.INDEX and u.src[0] in kept for u in UOp.sink(*self.within).toposort()):
+    if not self.sums or any(u.op is Ops.INDEX and u.src[0] in kept for u in UOp.sink(*self.within).toposort()):
       raise Unstreamable
-    every = (*self.begin, *self.within, *self.end)
-    read = {u.src[0].src[0] for s in every for u in s.src[1].toposort() if u.op is Ops.LOAD}
-    return UOp.sink(*(s for s in every if s.src[0].src[0] in read or s.src[0].src[0].arg.slot >= 0))
+    return tuple(self.kernels())
+
+  def kernels(self) -> Iterator[UOp]:
+    yield UOp.sink(*read_ones((*self.begin, *self.within, *self.end)))
 
   def map(self, where: UOp, value: UOp, loop: UOp) -> None:
-    f = self.factored(substitute_free(value, {loop: self.at}))
+    f = self.factored(self.guarded(substitute_free(value, {loop: self.at})))
     # what is narrow is kept as narrow as it is: matrix cores take it so
     core = f.core.src[0] if is_widened(f.core) else f.core
     at = UOp.new(Ops.INDEX, core.dtype, (self.memory(core.dtype, self.size), self.step))
@@ -189,7 +212,7 @@ class Stream:
     nodes = f.src[0].toposort()
     if (loop := self.loop_of(nodes, f.src[1:])) is None:
       raise Unstreamable
-    term = self.factored(substitute_free(f.src[0], {loop: self.at}))
+    term = self.factored(self.guarded(substitute_free(f.src[0], {loop: self.at})))
     if (term.rates or term.post) and f.arg is not Ops.ADD:
       raise Unstreamable
     free = [r for r in self.open_loops(f) if r is not loop and r not in f.src[1:]]
@@ -200,24 +223,51 @@ class Stream:
     place = row_major((r, int(r.src[0].arg)) for r in free) if free else index(0)
     there = UOp.new(Ops.INDEX, f.dtype, (memory, place))
     here = substitute_free(there, own)
-    self.begin.append(self.store(here, UOp.const(f.dtype, identity_element(f.arg, f.dtype)), *own.values()))
-    old = UOp.new(Ops.LOAD, f.dtype, (here,))
     inner = {r: self.ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:] if r is not loop}
     step = self.ids.loop(self.step.src[0], AxisKind.REDUCE)
-    core = substitute_free(term.core, {self.step: step, **inner, **own})
+    core = term.core
+    if self.exists is not None:
+      core = UOp.new(Ops.WHERE, f.dtype, (self.exists, core, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))
+    core = substitute_free(core, {self.step: step, **inner, **own})
     part = UOp.new(Ops.FOLD, f.dtype, (core, step, *inner.values()), f.arg)
-    for t, c in term.rates.items():
-      old = UOp.new(Ops.MUL, f.dtype, (old, UOp.new(Ops.CAST, f.dtype, (self.growth(t, c),))))
-    both = UOp.new(f.arg, f.dtype, (old, part))
     total = UOp.new(Ops.LOAD, f.dtype, (there,))
     self.sums[f] = Factored(total, term.rates, term.post)
-    if not free:
-      # what grows with it needs the one before, too
-      before = UOp.new(Ops.INDEX, f.dtype, (self.memory(f.dtype, 1), index(0)))
-      self.within.append(self.store(before, UOp.new(Ops.LOAD, f.dtype, (here,)), self.block))
-      self.before[total] = UOp.new(Ops.LOAD, f.dtype, (before,))
-    self.within.append(self.store(here, both, self.block, *own.values()))
+    self.add(total, here, part, [*own.values()], term.rates)
     return total
+
+  def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
+    """The part of a block is added to a total so far, which lies `here`, as the loops `own` go."""
+    op = part.arg
+    self.begin.append(self.store(here, UOp.const(part.dtype, identity_element(op, part.dtype)), *own))
+    old = UOp.new(Ops.LOAD, part.dtype, (here,))
+    for t, c in rates.items():
+      so_far = {f.core for f in self.sums.values()}
+      if not {u for u in t.toposort() if u in so_far} <= self.before.keys():
+        raise Unstreamable
+      old = grown(old, substitute_free(t, self.before), t, c)
+    both = UOp.new(op, part.dtype, (old, part))
+    if not own:
+      # what grows with it needs the one before, too
+      before = UOp.new(Ops.INDEX, part.dtype, (self.memory(part.dtype, 1), index(0)))
+      self.within.append(self.store(before, UOp.new(Ops.LOAD, part.dtype, (here,)), self.block))
+      self.before[total] = UOp.new(Ops.LOAD, part.dtype, (before,))
+    self.within.append(self.store(here, both, self.block, *own))
+
+  def guarded(self, u: UOp) -> UOp:
+    """A value that reads no element that is not there."""
+    if self.exists is None:
+      return u
+    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.slot >= 0 and self.step in x.toposort()}
+
+    def make(x: UOp, src: Sources) -> UOp:
+      if x.op is Ops.INDEX and x in inside:
+        gate = both(src[2] if len(src) > 2 else None, self.exists)
+        return x.replace(src=(*src[:2], gate))
+      if x.op is Ops.LOAD and x.src[0] in inside and len(src) < 2:
+        src = (*src, UOp.const(x.dtype, 0))
+      return on_sources(x, src)
+
+    return rebuild(u, make)
 
   def open_loops(self, f: UOp) -> list[UOp]:
     """The loops that a reduction depends on, but rows and its own."""
@@ -230,13 +280,80 @@ class Stream:
         free[u] = {r: None for r in free[u] if r not in u.src[1:]}
     return [r for r in free[f] if r not in self.rows and r is not self.step and r is not self.block]
 
-  def growth(self, p: UOp, c: float) -> UOp:
-    """exp(c · (p' - p)) of a pivot before a block and after it."""
-    so_far = {f.core for f in self.sums.values()}
-    if not {u for u in p.toposort() if u in so_far} <= self.before.keys():
+
+class Pieces(Stream):
+  """Two kernels: of each of many pieces of the elements, which is a row of its own, what it amounts to; and the totals
+  of these. A piece in which there is no element adds nothing to a total."""
+
+  kind = AxisKind.LOOP
+
+  def __init__(self, kernel: UOp, piece: int, first: int) -> None:
+    super().__init__(kernel, piece)
+    self.first, self.pieces = first, self.block.src[0].arg
+    self.other = self.ids.loop(self.block.src[0], AxisKind.REDUCE)
+    self.parts: list[UOp] = []  # stores of what a piece amounts to
+    self.computed: dict[UOp, UOp] = {}  # that, as it lies in memory of the piece -> as it is computed
+    self.of_piece: dict[UOp, UOp] = {}  # a total of one piece -> that of `other`, as the first kernel leaves it
+    self.of_all: dict[UOp, UOp] = {}  # -> that of all pieces
+    kept = [s for s in self.stores if s.src[0].src[0].arg.slot >= 0]
+    own = [r.src[0] for s in kept for r in s.src[2:] if r not in self.rows]
+    if any(n.op is not Ops.CONST or n.arg >= self.length for n in own):
       raise Unstreamable
-    more = UOp.new(Ops.SUB, p.dtype, (p, substitute_free(p, self.before)))
-    return UOp.new(Ops.EXP, p.dtype, (UOp.new(Ops.MUL, p.dtype, (more, UOp.const(p.dtype, c))),))
+
+  def ends_of_loops(self) -> set[UOp]:
+    """Where nothing is in memory of a row for each of them, elements are what the reductions are over whose lengths are
+    known late; those of others are cut before there are kernels (schedule/split.py)."""
+    loops = (r for s in self.stores for f in s.toposort() if f.op is Ops.FOLD for r in f.src[1:])
+    return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if r.src[0].op is not Ops.CONST}
+
+  def loop_of(self, nodes: Iterable[UOp], loops: Sequence[UOp]) -> UOp | None:
+    if self.memories:
+      return super().loop_of(nodes, loops)
+    mine = [r for r in loops if r.src[0] in self.ends]
+    return mine[0] if len(mine) == 1 else None
+
+  def involved(self, u: UOp) -> bool:
+    for x in u.toposort(lambda x: x not in self.depends) if not self.memories else ():
+      self.depends[x] = (x.op is Ops.FOLD and self.loop_of((), x.src[1:]) is not None) or any(self.depends[s] for s in x.src)
+    return super().involved(u)
+
+  def guard(self) -> UOp | None:
+    whole = self.ends == {index(self.length)} and self.length % self.size == 0
+    return None if whole else UOp.new(Ops.CMPLT, dtypes.bool, (self.at, *self.ends))
+
+  def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
+    digits, size = [(r, int(r.src[0].arg)) for r in self.rows], here.src[0].arg.size
+    n = int(prod(k for _, k in digits)) * self.pieces * size
+    memory = UOp.new(Ops.PARAM, part.dtype, (), ParamArg(self.first + len(self.parts), n))
+
+    def place(piece: UOp, at: UOp) -> UOp:
+      return UOp.new(Ops.INDEX, part.dtype, (memory, row_major((*digits, (piece, self.pieces), (at, size)))))
+
+    mine = UOp.new(Ops.LOAD, part.dtype, (here,))
+    self.within.append(self.store(here, part, self.block, *own))
+    self.parts.append(self.store(place(self.block, here.src[1]), mine, self.block, *own))
+    self.computed[mine] = part
+    value = self.of_piece[total] = UOp.new(Ops.LOAD, part.dtype, (place(self.other, total.src[0].src[1]),))
+    for t, c in rates.items():
+      value = grown(value, substitute_free(t, self.of_piece), substitute_free(t, self.of_all), c)
+    each = self.ids.loop(self.other.src[0], AxisKind.REDUCE)
+    self.of_all[total] = UOp.new(Ops.FOLD, part.dtype, (substitute_free(value, {self.other: each}), each), part.arg)
+
+  def kernels(self) -> Iterator[UOp]:
+    read = {u.src[0] for s in self.within for u in s.src[1].toposort() if u.op is Ops.INDEX}
+    kept = {x: part for x, part in self.computed.items() if x.src[0].src[0] not in read}
+    parts = [s.replace(src=(s.src[0], kept.get(s.src[1], s.src[1]), *s.src[2:])) for s in self.parts]
+    yield UOp.sink(*read_ones((*self.within, *parts)))
+    yield UOp.sink(*(substitute_free(s, self.of_all) for s in self.end))
+
+
+def grown(total: UOp, before: UOp, after: UOp, c: float) -> UOp:
+  """What grows by exp(c · (t' - t)), where a pivot t becomes t': where there was none, it is nothing."""
+  if before.op is Ops.WHERE:
+    before = before.replace(src=(*before.src[:2], after))
+  more = UOp.new(Ops.MUL, after.dtype, (UOp.new(Ops.SUB, after.dtype, (after, before)), UOp.const(after.dtype, c)))
+  by = UOp.new(Ops.EXP, after.dtype, (more,))
+  return UOp.new(Ops.MUL, total.dtype, (total, UOp.new(Ops.CAST, total.dtype, (by,))))
 
 
 def is_widened(u: UOp) -> bool:
@@ -255,7 +372,16 @@ def streamed(kernel: UOp) -> UOp | None:
   """The kernel of rows in blocks of elements; None if that cannot be."""
   for block in BLOCKS:
     try:
-      return Stream(kernel, block).run()
+      return Stream(kernel, block).run()[0]
     except Unstreamable:
       pass
   return None
+
+
+def in_pieces(kernel: UOp, piece: int, first: int) -> tuple[UOp, ...] | None:
+  """The kernels of rows in pieces of so many elements, and of what these amount to, which is in memories from PARAM
+  `first` on; None if that cannot be."""
+  try:
+    return Pieces(kernel, piece, first).run()
+  except Unstreamable:
+    return None

@@ -186,8 +186,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
       continue
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
-    if keeps_busy(out, target) if target.threads else fits(out, target.cache):
-      return replace(out, streams=a.streams or b.streams or streams)
+    few = target.threads and not keeps_busy(out, target)  # they have to be cut in pieces
+    if not (a.tiled or b.tiled or keeps_busy(a, target)) if few else target.threads or fits(out, target.cache):
+      return replace(out, streams=a.streams or b.streams or streams or few)
   return side_by_side(a, b) if target.threads else None
 
 

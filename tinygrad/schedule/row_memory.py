@@ -83,13 +83,16 @@ def one_kernel(group: Group, temps: Collection[int], target: Target, room: int) 
   stores = substitute(UOp.sink(*group.stores), mapping).src
   if not target.threads:
     stores = computed_once(stores, group.rows, len(own))
-  written = dict.fromkeys(s.src[0].src[0].arg.slot for s in stores)
-  slots = [s for s in written if s >= 0]
-  writes = len(slots)
+  return numbered(stores)
+
+
+def numbered(stores: Sequence[UOp]) -> tuple[UOp, tuple[int, ...], int]:
+  """The kernel of the stores, which slots its PARAMs stand for, and how many of them are written: the first ones."""
+  written = dict.fromkeys(slot for s in stores if (slot := s.src[0].src[0].arg.slot) >= 0)
   params = [u for u in UOp.sink(*stores).toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
-  slots += [s for s in dict.fromkeys(p.arg.slot for p in params) if s not in written]
+  slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
-  return tidy(substitute(UOp.new(Ops.SINK, dtypes.void, stores), numbers)), tuple(slots), writes
+  return tidy(substitute(UOp.new(Ops.SINK, dtypes.void, tuple(stores)), numbers)), slots, len(written)
 
 
 def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:

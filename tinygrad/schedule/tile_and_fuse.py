@@ -2,6 +2,7 @@
 writes and the next reads is still in the cache, and what nobody else reads never leaves it. Which two can be one says
 `row_groups.py`; here is where in the order they run, and what is computed anew rather than kept."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +10,11 @@ from typing import Any
 
 from tinygrad.device import Target
 from tinygrad.helpers import dedup
-from tinygrad.numerics.streaming import streamed
+from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, accesses, elsewhere, joined_groups, single
-from tinygrad.schedule.row_memory import one_kernel
+from tinygrad.schedule.row_groups import Group, accesses, elsewhere, joined_groups, keeps_busy, single
+from tinygrad.schedule.row_memory import numbered, one_kernel
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
@@ -21,7 +22,10 @@ MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
 WHATEVER = 1 << 40  # bytes
+PIECE = 64  # elements of a row that a group has, where there are few rows
 LOOK_BACK = 64  # groups that a kernel may join across others
+# kernels, each with its slots and how many of them it writes, and the bytes of memory between them, by slots below 0
+Made = tuple[list[tuple[UOp, tuple[int, ...], int]], dict[int, int]]
 
 
 @dataclass(slots=True)
@@ -78,16 +82,34 @@ class Joins:
       return None
     return Place(a.members + b.members, group, a.written | b.written, a.touched | b.touched, slots)
 
-  def kernel(self, group: Group, own: Sequence[int]) -> tuple[UOp, tuple[int, ...], int, tuple[str, ...]] | None:
-    """The kernel of a group, its slots, how many of them are written, its variables. `own`: the memory that nobody
-    else reads. None where it was to stream and cannot."""
+  def kernels(self, group: Group, own: Sequence[int]) -> Made | None:
+    """What a group runs. `own`: the memory that nobody else reads. None where it was to stream and cannot."""
     room = self.target.scratch // 2 if self.target.threads and not group.streams else WHATEVER
     kernel, slots, writes = one_kernel(group, own, self.target, room)
+    if group.streams and not keeps_busy(group, self.target):
+      return pieces(kernel, slots)
     if group.streams:
       if (blocks := streamed(kernel)) is None:
         return None
       kernel = tidy(blocks)
-    return kernel, slots, writes, tuple(v.arg[0] for v in kernel.variables())
+    return [(kernel, slots, writes)], {}
+
+  def alone(self, kernel: UOp) -> Made | None:
+    """What a kernel runs whose reductions are over more than its few rows keep busy; None where that is not so."""
+    rows = tuple(r for r in kernel.src[0].src[2:] if r.src[0].op is Ops.CONST)
+    if not self.target.threads or len(kernel.src) > 1 or keeps_busy(Group(kernel.src, rows, ()), self.target):
+      return None
+    return pieces(kernel, range(sum(u.op is Ops.PARAM for u in kernel.toposort())))
+
+
+def pieces(kernel: UOp, slots: Sequence[int]) -> Made | None:
+  """A kernel of rows as two, of pieces of them and of these."""
+  if (both := in_pieces(kernel, PIECE, len(slots))) is None:
+    return None
+  names = {p: len(slots) - 1 - p.arg.slot for p in both[0].toposort() if p.op is Ops.PARAM}
+  parts = [numbered(k.src) for k in both]
+  made = [(k, tuple([slots[i] if i < len(slots) else len(slots) - 1 - i for i in at]), n) for k, at, n in parts]
+  return made, {n: p.arg.size * p.dtype.itemsize for p, n in names.items() if n < 0 <= p.arg.slot}
 
 
 def places_in(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
@@ -105,10 +127,10 @@ def tile_and_fuse(
   if not target.threads and any(p.large(temps) for p in out):
     compute_anew(out, temps, joins)
   users = Counter(s for place in out for s in place.touched)
-  made = [merged(p, [s for s in p.written if s in temps and users[s] == 1], joins) for p in out]
+  made = [merged(p, [s for s in p.written if s in temps and users[s] == 1], joins, temps) for p in out]
   if wrong := {item for p, new in zip(out, made) if new is None for item in p.members}:
     return tile_and_fuse(items, temps, target, tiled | wrong)
-  return [new for new in made if new is not None]
+  return [item for new in made if new is not None for item in new]
 
 
 def with_place(out: list[Place], here: Place, joins: Joins) -> list[Place]:
@@ -189,13 +211,26 @@ def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
   out[:] = [p for p in out if p.group is None or p.group.stores]
 
 
-def merged(place: Place, own: Sequence[int], joins: Joins) -> ScheduleItem | None:
-  """The one item of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
-  if place.group is None or len(place.members) == len(place.group.stores) == 1:
-    return place.members[0]
-  if (found := joins.known(joins.kernel, place.group, places_in(place.slots, sorted(own)))) is None:
-    return None
-  kernel, slots, writes, variables = found
-  computes = tuple(dict.fromkeys(line for item in place.members for line in item.computes))
-  slots = tuple([place.slots[s] for s in slots])
-  return ScheduleItem(kernel, slots, place.members[0].devices, variables, False, computes, writes)
+def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp]) -> list[ScheduleItem] | None:
+  """The items of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
+  item, found = place.members[0], None
+  if place.group is not None and len(place.group.stores) > 1:
+    if (found := joins.known(joins.kernels, place.group, places_in(place.slots, sorted(own)))) is None:
+      return None
+  elif len(place.members) == 1 and isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
+    found = joins.known(joins.alone, item.kernel)
+  devices = [temps[s].device for s in place.slots if s in temps] or item.devices[: len(item.devices) == 1]
+  if found is None or (found[1] and not devices):
+    return place.members
+  kernels, between = found
+  slots = {**dict(enumerate(place.slots)), **dict(zip(between, itertools.count(1 + max((*temps, *place.touched)))))}
+  temps |= {slots[s]: Temp(devices[0], n) for s, n in between.items()}
+  computes = tuple(dict.fromkeys(line for x in place.members for line in x.computes))
+  return [
+    ScheduleItem(k, tuple([slots[s] for s in at]), item.devices, variables_of(k), False, computes, writes)
+    for k, at, writes in kernels
+  ]
+
+
+def variables_of(kernel: UOp) -> tuple[str, ...]:
+  return tuple(v.arg[0] for v in kernel.variables())

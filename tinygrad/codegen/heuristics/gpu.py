@@ -189,8 +189,9 @@ class Primitives:
         last = f"{last}.o"
       self.nest.split(last, copies // vector * lanes, "clamp")
       self.workers(f"{last}.i", lanes, copies // vector, self.lanes)
-    else:
-      self.copies(last, tile.copies)
+    else:  # each lane reads rows of its own
+      along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
+      self.copies(last, max(tile.copies, along))
 
   def inner_loop(self, r: UOp, copies: int) -> str:
     """The innermost of the loops that groups do not share out; the part of it that lanes do."""

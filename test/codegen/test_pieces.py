@@ -1,0 +1,145 @@
+"""Reductions over long rows, of which there are few, on a grid: a kernel of their pieces and one of what these amount
+to. Run thread by thread on the machine of test_grid.py, and by OpenCL; the oracle is numpy, whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_grid import simulate
+from test_group_rows import GRID, Computer, from_zero, softmax, without_growth
+
+from tinygrad import Tensor, Variable
+from tinygrad.codegen import lower, lower_kernel
+from tinygrad.dtype import dtypes
+from tinygrad.engine.canonical import canonical
+from tinygrad.numerics import streaming
+from tinygrad.schedule import row_groups, tile_and_fuse
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.node import stored
+
+HEADS, WIDE, MOST, PIECE = 8, 8, 40, 8
+FEW = replace(GRID, intensity=2, group=16)
+
+
+@pytest.fixture
+def short(monkeypatch):
+  """Pieces are short, and little work is much. Functions are as they stand in the kernel."""
+  monkeypatch.setattr(tile_and_fuse, "PIECE", PIECE)
+  monkeypatch.setattr(row_groups, "ROW_WORK", 1)
+  monkeypatch.setattr(lower, "decompose_stores", lambda kernel, target: kernel)
+
+
+def arrays(seed=0, scale=1.0):
+  rng = np.random.default_rng(seed)
+  return [rng.standard_normal(s).astype(np.float32) * scale for s in ((HEADS, 1, WIDE), *[(HEADS, MOST, WIDE)] * 2)]
+
+
+def on_grid(make, given, at, target=FEW):
+  """What the kernels of `make` of tensors leave, thread by thread, and these."""
+  tensors = [Tensor(x).to("CPU").realize() for x in given]
+  known = {t.uop.base: x for t, x in zip(tensors, given)}
+  sink, originals, _ = canonical(UOp.sink(stored(make(*tensors, Variable("at", 0, MOST - 1).bind(at)).uop, "CPU")))
+  schedule = create_schedule(localize(sink), True, target)
+  memory = [known.get(o := originals[-1 - b.arg.uid], np.full(int(np.prod(b.arg.shape)), 77, np.float32)).flatten() for b in schedule.buffers]
+  memory += [np.full(t.nbytes // 4, np.nan, np.float32) for t in schedule.temps]
+  for item in schedule.items:
+    linear, slots = lower_kernel(item.kernel, target), item.slots
+    simulate(linear, [memory[s] for s in slots[1:]], memory[slots[0]], {"at": at}, kind=Computer)
+  return memory[schedule.items[-1].slots[0]], [i.kernel for i in schedule.items]
+
+
+def decode(q, k, v, p, mask=None):
+  scores = q @ k[:, : p + 1].transpose(-2, -1)
+  if mask is not None:
+    scores = scores + mask[:, :, : p + 1]
+  return scores.softmax() @ v[:, : p + 1]
+
+
+def decoded(q, k, v, at, mask=0.0):
+  q, k, v = (x.astype(np.float64) for x in (q, k[:, : at + 1], v[:, : at + 1]))
+  return softmax(q @ k.swapaxes(-1, -2) + mask) @ v
+
+
+@pytest.mark.parametrize("at", [0, 1, PIECE - 1, PIECE, 10, 2 * PIECE - 1, 31, MOST - 1])
+def test_decoding_a_token_is_two_kernels_whatever_its_position(at, short):
+  given = arrays()
+  got, kernels = on_grid(lambda q, k, v, p: decode(q, k, v, p), given, at)
+  np.testing.assert_allclose(got.reshape(HEADS, 1, WIDE), decoded(*given, at), rtol=2e-4, atol=1e-5)
+  assert len(kernels) == 2
+
+
+def masks():
+  """What is added to scores: a row that sees nothing of the first pieces, and little of the rest; rows that see one
+  key; large steps up and down; and all far below 0, where exp of what is taken off is infinite."""
+  unseen = np.zeros((HEADS, 1, MOST), np.float32)
+  unseen[:, :, : MOST - 11] = -np.inf
+  one = np.full((HEADS, 1, MOST), -np.inf, np.float32)
+  one[np.arange(HEADS), 0, np.arange(HEADS) * 3] = 0
+  steps = np.cumsum(np.full((HEADS, 1, MOST), 7, np.float32), axis=2)
+  return {"unseen": unseen, "one": one, "up": steps, "down": -steps, "low": unseen - 300}
+
+
+@pytest.mark.parametrize("name", masks())
+def test_masked_rows_and_maxima_far_apart(name, short):
+  given, mask, at = arrays(1), masks()[name], MOST - 2
+  got, kernels = on_grid(lambda *xs: decode(*xs[:3], xs[4], xs[3]), [*given, mask], at)
+  want = decoded(*given, at, mask[:, :, : at + 1])
+  assert np.isfinite(want).all() and len(kernels) == 2
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("at", [0, 5, PIECE, MOST - 1])
+def test_reductions_of_every_kind_have_pieces(at, short):
+  """What is one kernel becomes two by the same rule: sums, maxima, products, and totals relative to others."""
+  x = np.random.default_rng(3).standard_normal((HEADS, MOST)).astype(np.float32)
+  y = x[:, : at + 1].astype(np.float64)
+  for make, want in (
+    (lambda t: t.sum(1), y.sum(1)),
+    (lambda t: t.max(1) * 2, y.max(1) * 2),
+    (lambda t: (t / 9 + 1).prod(1), (y / 9 + 1).prod(1)),
+    (lambda t: t.sum(), y.sum()),
+    (lambda t: t.logsumexp(1), np.log(np.exp(y).sum(1))),
+  ):
+    got, kernels = on_grid(lambda t, p, make=make: make(t[:, : p + 1]), [x], at)
+    np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
+    assert len(kernels) == 2
+
+
+def all_exist(patch):
+  real = streaming.Pieces.guard
+  patch.setattr(streaming.Pieces, "guard", lambda self: None if real(self) is None else UOp.const(dtypes.bool, True))
+
+
+@pytest.mark.parametrize(
+  ("mutant", "test", "case"),
+  [
+    (without_growth, test_decoding_a_token_is_two_kernels_whatever_its_position, 10),
+    (without_growth, test_masked_rows_and_maxima_far_apart, "up"),
+    (from_zero, test_masked_rows_and_maxima_far_apart, "low"),
+    (all_exist, test_decoding_a_token_is_two_kernels_whatever_its_position, 10),
+    (all_exist, test_reductions_of_every_kind_have_pieces, 5),
+  ],
+)
+def test_a_mutant_of_the_pieces_is_seen(mutant, test, case, short, monkeypatch):
+  mutant(monkeypatch)
+  with pytest.raises(AssertionError):
+    test(case, None)
+
+
+def test_what_keeps_a_grid_busy_has_no_pieces(short, monkeypatch):
+  monkeypatch.setattr(row_groups, "ROW_WORK", 1 << 30)
+  x = np.ones((HEADS, MOST), np.float32)
+  assert len(on_grid(lambda t, p: t[:, : p + 1].sum(1), [x], 9)[1]) == 1
+
+
+def test_what_is_computed_for_each_element_has_none(short):
+  """Weights that are stored: the second kernel would have to go through all elements, for few rows."""
+  given = arrays()[:2]
+  got, kernels = on_grid(lambda q, k, p: (q @ k[:, : p + 1].transpose(-2, -1)).softmax(), given, 20)
+  q, k = (x.astype(np.float64) for x in given)
+  np.testing.assert_allclose(
+    got.reshape(HEADS, MOST)[:, :21], softmax(q @ k[:, :21].swapaxes(-1, -2))[:, 0], rtol=2e-4, atol=1e-5
+  )
+  assert kernels[-1].src[0].src[0].src[0].arg.size == HEADS * MOST
