@@ -16,7 +16,7 @@ from tinygrad.numerics import streaming
 from tinygrad.schedule import row_groups, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import UOp
 from tinygrad.uop.node import stored
 
 HEADS, WIDE, MOST, PIECE = 8, 8, 40, 8
@@ -42,7 +42,8 @@ def on_grid(make, given, at, target=FEW):
   known = {t.uop.base: x for t, x in zip(tensors, given)}
   sink, originals, _ = canonical(UOp.sink(stored(make(*tensors, Variable("at", 0, MOST - 1).bind(at)).uop, "CPU")))
   schedule = create_schedule(localize(sink), True, target)
-  memory = [known.get(o := originals[-1 - b.arg.uid], np.full(int(np.prod(b.arg.shape)), 77, np.float32)).flatten() for b in schedule.buffers]
+  buffers = [(originals[-1 - b.arg.uid], np.full(int(np.prod(b.arg.shape)), 77, np.float32)) for b in schedule.buffers]
+  memory = [known.get(b, unknown).flatten() for b, unknown in buffers]
   memory += [np.full(t.nbytes // 4, np.nan, np.float32) for t in schedule.temps]
   for item in schedule.items:
     linear, slots = lower_kernel(item.kernel, target), item.slots
@@ -108,8 +109,8 @@ def test_reductions_of_every_kind_have_pieces(at, short):
 
 
 def all_exist(patch):
-  real = streaming.Pieces.guard
-  patch.setattr(streaming.Pieces, "guard", lambda self: None if real(self) is None else UOp.const(dtypes.bool, True))
+  real = streaming.InPieces.guard
+  patch.setattr(streaming.InPieces, "guard", lambda self: None if real(self) is None else UOp.const(dtypes.bool, True))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
 
@@ -39,55 +39,43 @@ def _fault(u: UOp) -> str | None:
   """What is wrong with an op, apart from where it stands."""
   if u.op not in GroupOp.Linear:
     return "no op of linear code"
-  if (of := _FAULTS.get(u.op)) is not None:
-    return of(u)
   if u.op in GroupOp.Elementwise and u.op is not Ops.BITCAST and {s.dtype.count for s in u.src} != {u.dtype.count}:
     return "operands have as many lanes as the result"
-  return None
+  return next((rule for rule, holds in _RULES.get(u.op, {}).items() if not holds(u)), None)
 
 
-def _fault_of_index(u: UOp) -> str | None:
-  if u.src[0].op not in GroupOp.Memory:
-    return "an INDEX points into a parameter, a peer's buffer or scratch memory"
-  if u.dtype.scalar() is not u.src[0].dtype.scalar():
-    return "its type is that of the memory"
-  if len(u.src) > 2 and u.src[2].dtype is not dtypes.bool.vec(u.dtype.count):
-    return "its condition is a bool for each lane"
-  return "offsets are one, or one for each lane" if u.src[1].dtype.count not in (1, u.dtype.count) else None
-
-
-def _fault_of_load(u: UOp) -> str | None:
-  sound = u.dtype is u.src[0].dtype and u.src[0].op in GroupOp.Place
-  return None if sound else "a LOAD has the type of its INDEX or ACC"
-
-
-def _fault_of_store(u: UOp) -> str | None:
-  where, value = u.src
-  if where.dtype.scalar() is not value.dtype.scalar() or where.op not in GroupOp.Place:
-    return "the value has the type of the INDEX or ACC"
-  if value.dtype is not where.dtype and not (where.op is Ops.ACC and value.op is Ops.CONST):
-    return "the value has as many lanes as the memory"
-  return None
-
-
-def _fault_of_fold(u: UOp) -> str | None:
-  sound = len(u.src) == 1 and u.dtype is u.src[0].dtype.scalar()
-  return None if sound else "a FOLD of lanes gives a scalar of their type"
-
-
-def _fault_of_dot(u: UOp) -> str | None:
-  sound = u.dtype is u.src[0].dtype and all(s.dtype is dtypes.uint32.vec(u.dtype.count) for s in u.src[1:])
-  return None if sound else "words are added to a number of the result's type"
-
-
-def _fault_of_mma(u: UOp) -> str | None:
-  core = u.arg
+def _has_fragments(u: UOp) -> bool:
+  core, found = u.arg, tuple(s.dtype for s in u.src)
   want = (core.result.vec(core.d.length), core.operand.vec(core.a.length), core.operand.vec(core.b.length))
-  found = tuple(s.dtype for s in u.src)
-  return None if u.dtype is want[0] and found in (want, want[: core.late]) else "fragments are as long as its core's"
+  return u.dtype is want[0] and found in (want, want[: core.late])
 
 
-_FAULTS = {
-  Ops.INDEX: _fault_of_index, Ops.LOAD: _fault_of_load, Ops.STORE: _fault_of_store, Ops.FOLD: _fault_of_fold,
-  Ops.DOT: _fault_of_dot, Ops.MMA: _fault_of_mma,
+def _adds_words(u: UOp) -> bool:
+  return u.dtype is u.src[0].dtype and all(s.dtype is dtypes.uint32.vec(u.dtype.count) for s in u.src[1:])
+
+
+def _begins(u: UOp) -> bool:
+  """A constant for all lanes of a register."""
+  return u.src[0].op is Ops.ACC and u.src[1].op is Ops.CONST
+
+
+def _is_of(where: UOp, dtype: DType) -> bool:
+  return where.dtype is dtype and where.op in GroupOp.Place
+
+
+_RULES: dict[Ops, dict[str, Callable[[UOp], bool]]] = {
+  Ops.INDEX: {
+    "an INDEX points into a parameter, a peer's buffer or scratch memory": lambda u: u.src[0].op in GroupOp.Memory,
+    "its type is that of the memory": lambda u: u.dtype.scalar() is u.src[0].dtype.scalar(),
+    "its condition is a bool for each lane": lambda u: {c.dtype for c in u.src[2:]} <= {dtypes.bool.vec(u.dtype.count)},
+    "offsets are one, or one for each lane": lambda u: u.src[1].dtype.count in (1, u.dtype.count),
+  },
+  Ops.LOAD: {"a LOAD has the type of its INDEX or ACC": lambda u: _is_of(u.src[0], u.dtype)},
+  Ops.STORE: {
+    "the value has the type of the INDEX or ACC": lambda u: _is_of(u.src[0], u.src[1].dtype.vec(u.src[0].dtype.count)),
+    "the value has as many lanes as the memory": lambda u: _is_of(u.src[0], u.src[1].dtype) or _begins(u),
+  },
+  Ops.FOLD: {"a FOLD of lanes gives a scalar of their type": lambda u: [u.dtype] == [s.dtype.scalar() for s in u.src]},
+  Ops.DOT: {"words are added to a number of the result's type": _adds_words},
+  Ops.MMA: {"fragments are as long as its core's": _has_fragments},
 }  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, index, row_major
@@ -281,7 +281,7 @@ class Stream:
     return [r for r in free[f] if r not in self.rows and r is not self.step and r is not self.block]
 
 
-class Pieces(Stream):
+class InPieces(Stream):
   """Two kernels: of each of many pieces of the elements, which is a row of its own, what it amounts to; and the totals
   of these. A piece in which there is no element adds nothing to a total."""
 
@@ -314,7 +314,8 @@ class Pieces(Stream):
 
   def involved(self, u: UOp) -> bool:
     for x in u.toposort(lambda x: x not in self.depends) if not self.memories else ():
-      self.depends[x] = (x.op is Ops.FOLD and self.loop_of((), x.src[1:]) is not None) or any(self.depends[s] for s in x.src)
+      own = x.op is Ops.FOLD and self.loop_of((), x.src[1:]) is not None
+      self.depends[x] = own or any(self.depends[s] for s in x.src)
     return super().involved(u)
 
   def guard(self) -> UOp | None:
@@ -368,11 +369,11 @@ def pivot(x: UOp) -> UOp:
   return UOp.new(Ops.WHERE, x.dtype, (UOp.new(Ops.CMPEQ, dtypes.bool, (nothing, zero)), x, zero))
 
 
-def streamed(kernel: UOp) -> UOp | None:
+def streamed(kernel: UOp) -> tuple[UOp, ...] | None:
   """The kernel of rows in blocks of elements; None if that cannot be."""
   for block in BLOCKS:
     try:
-      return Stream(kernel, block).run()[0]
+      return Stream(kernel, block).run()
     except Unstreamable:
       pass
   return None
@@ -382,6 +383,6 @@ def in_pieces(kernel: UOp, piece: int, first: int) -> tuple[UOp, ...] | None:
   """The kernels of rows in pieces of so many elements, and of what these amount to, which is in memories from PARAM
   `first` on; None if that cannot be."""
   try:
-    return Pieces(kernel, piece, first).run()
+    return InPieces(kernel, piece, first).run()
   except Unstreamable:
     return None

@@ -83,11 +83,15 @@ def join_ranges(sink: UOp) -> UOp:
         if s.dtype is dtypes.index:
           pinned |= ranges_in(s, memo)
   groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
+
+  def joins(a: UOp, b: UOp, n: int) -> bool:
+    return a not in pinned and b not in pinned and all(f.get(a, 0) == n * f.get(b, 0) for f in indices)
+
   for ranges in loops:
     i = len(ranges) - 1
     while i > 0:
       last, end, outer = ranges[i], ranges[i].src[0], list[UOp]()
-      while i > 0 and end.op is Ops.CONST and _joins(ranges[i - 1], last, end.arg, indices, pinned):
+      while i > 0 and end.op is Ops.CONST and joins(ranges[i - 1], last, end.arg):
         outer.append(ranges[i - 1])
         end = simplify(ranges[i - 1].src[0] * end)
         i -= 1
@@ -98,10 +102,6 @@ def join_ranges(sink: UOp) -> UOp:
         values |= dict.fromkeys(outer, UOp.const(dtypes.index, 0))
       i -= 1
   return with_loops(sink, groups, values) if groups else sink
-
-
-def _joins(a: UOp, b: UOp, n: int, indices: list[dict[UOp, int]], pinned: set[UOp]) -> bool:
-  return a not in pinned and b not in pinned and all(f.get(a, 0) == n * f.get(b, 0) for f in indices)
 
 
 def number_ranges(sink: UOp) -> UOp:

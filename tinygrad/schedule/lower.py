@@ -97,7 +97,7 @@ class Pull:
     if op in GroupOp.Elementwise:
       return [(s, idx if s.shape else (), valid) for s in u.src], lambda *xs: UOp.new(op, u.dtype, xs, u.arg)
     if op in TRANSPARENT:
-      return [(u.src[0], idx, valid)], _same
+      return [(u.src[0], idx, valid)], lambda x: x
     if (index_map := CARDS[op].index_map) is not None:
       return self.step_movement(u, index_map(u, idx), valid)
     if op in STEPS:
@@ -117,7 +117,7 @@ class Pull:
     """The source's value where there is one, else the fill; a select, so that what is not there is never read."""
     inner, gate, fill = at
     if gate is None:
-      return [(u.src[0], inner, valid)], _same
+      return [(u.src[0], inner, valid)], lambda x: x
     other = UOp.const(u.dtype, fill)
     if is_false(gate):
       return [], lambda: other
@@ -152,7 +152,7 @@ class Pull:
     rank, batch = len(rows.shape), u.arg
     first: Key = (rows, idx[:rank], valid)
     if first not in self.memo:
-      return [first], _same
+      return [first], lambda x: x
     row = converted(self.memo[first], dtypes.index)
     gate = conjunction(at_least(row, 0), below(row, table.shape[batch]))
     condition = both(valid, None if is_true(gate) else gate)
@@ -243,10 +243,6 @@ def converted(x: UOp, dtype: DType) -> UOp:
   if x.dtype is dtype:
     return x
   return UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
-
-
-def _same(x: UOp) -> UOp:
-  return x
 
 
 def _load(pointer: UOp, offset: UOp, valid: UOp | None) -> UOp:

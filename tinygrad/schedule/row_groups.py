@@ -84,10 +84,10 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   return tuple(out)
 
 
-def single(ast: UOp, slots: Slots, ids: LoopIds, tiled: bool = False) -> Group | None:
-  """The group of one kernel, over loops of its own; None if these cannot be shared."""
+def single(ast: UOp, slots: Slots, ids: LoopIds, tiled: bool = False) -> Group:
+  """The group of one kernel, over loops of its own."""
   rows = tuple(r for r in ast.src[0].src[2:] if r.src[0].op is Ops.CONST)
-  return elsewhere(Group(ast.src, rows, (), tiled=tiled), slots, ids) if rows else None
+  return elsewhere(Group(ast.src, rows, (), tiled=tiled), slots, ids)
 
 
 def elsewhere(group: Group, slots: Slots, ids: LoopIds) -> Group:
@@ -186,8 +186,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
       continue
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
-    few = target.threads and not keeps_busy(out, target)  # they have to be cut in pieces
-    if not (a.tiled or b.tiled or keeps_busy(a, target)) if few else target.threads or fits(out, target.cache):
+    few = has_few_rows(out, target)  # that have to be cut in pieces
+    may = not a.tiled and not b.tiled and has_few_rows(a, target)
+    if may if few else target.threads or fits(out, target.cache):
       return replace(out, streams=a.streams or b.streams or streams or few)
   return side_by_side(a, b) if target.threads else None
 
@@ -204,10 +205,10 @@ def side_by_side(a: Group, b: Group) -> Group | None:
   return replace(a, stores=(*a.stores, *stores), accesses=(*a.accesses, *accesses(stores)))
 
 
-def keeps_busy(group: Group, target: Target) -> bool:
-  """Whether a group of threads a row makes use of a grid, or the kernel is over before that matters."""
+def has_few_rows(group: Group, target: Target) -> bool:
+  """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel."""
   rows = int(prod(map(loop_length, group.rows)))
-  return rows * target.group >= target.busy or sum(map(work, group.stores)) <= rows * ROW_WORK
+  return target.threads and rows * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
 
 
 def fits(group: Group, cache: int) -> bool:

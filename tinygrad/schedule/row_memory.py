@@ -12,6 +12,8 @@ from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 
+WHATEVER = 1 << 40  # bytes
+Numbered = tuple[UOp, tuple[int, ...], int, tuple[str, ...]]
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
 
 
@@ -56,8 +58,10 @@ def held_in_registers(group: Group, temps: Collection[int]) -> Group:
   return replace(group, stores=tuple(out))
 
 
-def one_kernel(group: Group, temps: Collection[int], target: Target, room: int) -> tuple[UOp, tuple[int, ...], int]:
-  """Memory of `temps`, which nobody else reads, becomes a row's own, as far as `room` bytes go."""
+def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
+  """Memory of `temps`, which nobody else reads, becomes a row's own, as far as local memory goes, of which what streams
+  needs little."""
+  room = target.scratch // 2 if target.threads and not group.streams else WHATEVER
   if target.threads:
     group = held_in_registers(group, temps)
     # threads of a group that have no columns of their own do not meet: they would have nothing to share
@@ -83,16 +87,16 @@ def one_kernel(group: Group, temps: Collection[int], target: Target, room: int) 
   stores = substitute(UOp.sink(*group.stores), mapping).src
   if not target.threads:
     stores = computed_once(stores, group.rows, len(own))
-  return numbered(stores)
+  return tidy(UOp.sink(*stores))
 
 
-def numbered(stores: Sequence[UOp]) -> tuple[UOp, tuple[int, ...], int]:
-  """The kernel of the stores, which slots its PARAMs stand for, and how many of them are written: the first ones."""
-  written = dict.fromkeys(slot for s in stores if (slot := s.src[0].src[0].arg.slot) >= 0)
-  params = [u for u in UOp.sink(*stores).toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
+def with_slots(kernel: UOp) -> Numbered:
+  """The kernel with its PARAMs in order, the slots that these stand for, how many it writes, and its variables."""
+  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
+  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.slot >= 0}
   slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
-  return tidy(substitute(UOp.new(Ops.SINK, dtypes.void, tuple(stores)), numbers)), slots, len(written)
+  return tidy(substitute(kernel, numbers)), slots, len(written), tuple(v.arg[0] for v in kernel.variables())
 
 
 def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:

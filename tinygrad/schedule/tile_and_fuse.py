@@ -12,20 +12,17 @@ from tinygrad.device import Target
 from tinygrad.helpers import dedup
 from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
-from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, accesses, elsewhere, joined_groups, keeps_busy, single
-from tinygrad.schedule.row_memory import numbered, one_kernel
+from tinygrad.schedule.row_groups import Group, accesses, elsewhere, has_few_rows, joined_groups, single
+from tinygrad.schedule.row_memory import WHATEVER, Numbered, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
 MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
-WHATEVER = 1 << 40  # bytes
 PIECE = 64  # elements of a row that a group has, where there are few rows
 LOOK_BACK = 64  # groups that a kernel may join across others
-# kernels, each with its slots and how many of them it writes, and the bytes of memory between them, by slots below 0
-Made = tuple[list[tuple[UOp, tuple[int, ...], int]], dict[int, int]]
+Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
 
 
 @dataclass(slots=True)
@@ -60,9 +57,6 @@ class Joins:
       self.made[make, *key] = make(*key)
     return self.made[make, *key]
 
-  def single(self, ast: UOp, slots: Sequence[int], tiled: bool) -> Group | None:
-    return single(ast, slots, self.ids, tiled)
-
   def joined(self, a: Group, b: Group, slots: Sequence[int]) -> Group | None:
     return joined_groups(a, elsewhere(b, slots, self.ids), self.ids, self.target)
 
@@ -70,7 +64,7 @@ class Joins:
     """Of one item."""
     here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after}, item.slots)
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
-      here.group = self.known(self.single, item.kernel, places_in(item.slots, item.slots), item in self.tiled)
+      here.group = self.known(single, item.kernel, places_in(item.slots, item.slots), self.ids, item in self.tiled)
     return here
 
   def join(self, a: Place, b: Place) -> Place | None:
@@ -84,32 +78,14 @@ class Joins:
 
   def kernels(self, group: Group, own: Sequence[int]) -> Made | None:
     """What a group runs. `own`: the memory that nobody else reads. None where it was to stream and cannot."""
-    room = self.target.scratch // 2 if self.target.threads and not group.streams else WHATEVER
-    kernel, slots, writes = one_kernel(group, own, self.target, room)
-    if group.streams and not keeps_busy(group, self.target):
-      return pieces(kernel, slots)
-    if group.streams:
-      if (blocks := streamed(kernel)) is None:
-        return None
-      kernel = tidy(blocks)
-    return [(kernel, slots, writes)], {}
-
-  def alone(self, kernel: UOp) -> Made | None:
-    """What a kernel runs whose reductions are over more than its few rows keep busy; None where that is not so."""
-    rows = tuple(r for r in kernel.src[0].src[2:] if r.src[0].op is Ops.CONST)
-    if not self.target.threads or len(kernel.src) > 1 or keeps_busy(Group(kernel.src, rows, ()), self.target):
+    kernel, first = one_kernel(group, own, self.target), 1 + max(group.touched)
+    few = has_few_rows(group, self.target)
+    parts = in_pieces(kernel, PIECE, first) if few else streamed(kernel) if group.streams else ()
+    if not parts and group.streams:
       return None
-    return pieces(kernel, range(sum(u.op is Ops.PARAM for u in kernel.toposort())))
-
-
-def pieces(kernel: UOp, slots: Sequence[int]) -> Made | None:
-  """A kernel of rows as two, of pieces of them and of these."""
-  if (both := in_pieces(kernel, PIECE, len(slots))) is None:
-    return None
-  names = {p: len(slots) - 1 - p.arg.slot for p in both[0].toposort() if p.op is Ops.PARAM}
-  parts = [numbered(k.src) for k in both]
-  made = [(k, tuple([slots[i] if i < len(slots) else len(slots) - 1 - i for i in at]), n) for k, at, n in parts]
-  return made, {n: p.arg.size * p.dtype.itemsize for p, n in names.items() if n < 0 <= p.arg.slot}
+    parts = parts or (kernel,)
+    memory = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in parts[0].toposort() if u.op is Ops.PARAM}
+    return [with_slots(k) for k in parts], {slot: n for slot, n in memory.items() if slot >= first}
 
 
 def places_in(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
@@ -168,7 +144,7 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins) -> None
       nbytes = max(x.nbytes for x in writer.accesses if x.slot == t)
       spare += 1
       again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, ids)
-      if again is None or nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
+      if nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
         continue
       reader = elsewhere(place.group, {**{x: x for x in place.group.touched}, t: spare}, ids)
       # by the reader alone, or with a later group that can have it too
@@ -213,24 +189,19 @@ def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
 
 def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp]) -> list[ScheduleItem] | None:
   """The items of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
-  item, found = place.members[0], None
-  if place.group is not None and len(place.group.stores) > 1:
-    if (found := joins.known(joins.kernels, place.group, places_in(place.slots, sorted(own)))) is None:
-      return None
-  elif len(place.members) == 1 and isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
-    found = joins.known(joins.alone, item.kernel)
-  devices = [temps[s].device for s in place.slots if s in temps] or item.devices[: len(item.devices) == 1]
-  if found is None or (found[1] and not devices):
+  group, item = place.group, place.members[0]
+  if group is None or (alone := len(place.members) == len(group.stores) == 1) and not has_few_rows(group, joins.target):
     return place.members
+  if (found := joins.known(joins.kernels, group, places_in(place.slots, sorted(own)))) is None:
+    return None
   kernels, between = found
-  slots = {**dict(enumerate(place.slots)), **dict(zip(between, itertools.count(1 + max((*temps, *place.touched)))))}
+  devices = [temps[s].device for s in place.slots if s in temps] or item.devices
+  if alone and (len(kernels) == 1 or len(item.devices) > 1 and devices is item.devices):
+    return place.members
+  slots = {**dict(enumerate(place.slots)), **dict(zip(between, itertools.count(1 + max((*temps, WHATEVER)))))}
   temps |= {slots[s]: Temp(devices[0], n) for s, n in between.items()}
   computes = tuple(dict.fromkeys(line for x in place.members for line in x.computes))
   return [
-    ScheduleItem(k, tuple([slots[s] for s in at]), item.devices, variables_of(k), False, computes, writes)
-    for k, at, writes in kernels
+    ScheduleItem(k, tuple([slots[s] for s in at]), item.devices, names, False, computes, n)
+    for k, at, n, names in kernels
   ]
-
-
-def variables_of(kernel: UOp) -> tuple[str, ...]:
-  return tuple(v.arg[0] for v in kernel.variables())
