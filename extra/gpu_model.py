@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad import Tensor, codegen, dtypes
+from tinygrad import Tensor, Variable, codegen, dtypes
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Device, DeviceError, Launch, Target
 from tinygrad.helpers import PROCESS, Context, ceildiv, prod
@@ -244,6 +244,13 @@ def attention(kind: Any) -> Tensor:
   return q.scaled_dot_product_attention(k, v)
 
 
+def decode(kind: Any, most: int = 4096) -> Tensor:
+  """Attention of one token, wherever it is, to those before it: as at the last position."""
+  p = Variable("at", 0, most - 1).bind(most - 1)
+  k, v = (empty(16, most, 128, dtype=kind)[:, : p + 1].unsqueeze(0) for _ in range(2))
+  return empty(1, 16, 1, 128, dtype=kind).scaled_dot_product_attention(k, v)
+
+
 def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   big, n = (8192, 8192), 4096
   yield "add", lambda: empty(*big) + empty(*big)
@@ -264,6 +271,8 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   yield "matmul bf16 8192", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(*big, dtype=dtypes.bfloat16)
   yield "attention float32", lambda: attention(dtypes.float32)
   yield "attention bf16", lambda: attention(dtypes.bfloat16)
+  yield "decode float32", lambda: decode(dtypes.float32)
+  yield "decode bf16", lambda: decode(dtypes.bfloat16)
   yield "matvec bf16", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(8192, dtype=dtypes.bfloat16)
 
 

@@ -8,7 +8,7 @@ import pytest
 from test_grid import simulate
 from test_group_rows import GRID, Computer, from_zero, softmax, without_growth
 
-from tinygrad import Tensor, Variable
+from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.codegen import lower, lower_kernel
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
@@ -26,7 +26,8 @@ FEW = replace(GRID, intensity=2, group=16)
 @pytest.fixture
 def short(monkeypatch):
   """Pieces are short, and little work is much. Functions are as they stand in the kernel."""
-  monkeypatch.setattr(tile_and_fuse, "PIECE", PIECE)
+  monkeypatch.setattr(streaming, "LEAST", PIECE)
+  monkeypatch.setattr(streaming, "MOST", PIECE)
   monkeypatch.setattr(row_groups, "ROW_WORK", 1)
   monkeypatch.setattr(lower, "decompose_stores", lambda kernel, target: kernel)
 
@@ -144,3 +145,33 @@ def test_what_is_computed_for_each_element_has_none(short):
     got.reshape(HEADS, MOST)[:, :21], softmax(q @ k[:, :21].swapaxes(-1, -2))[:, 0], rtol=2e-4, atol=1e-5
   )
   assert kernels[-1].src[0].src[0].src[0].arg.size == HEADS * MOST
+
+
+@pytest.mark.needs("CL")
+def test_a_captured_step_decodes_at_every_position(monkeypatch):
+  """On a device, beside the CPU, where rows are whole: an empty cache, the borders of pieces, its end."""
+  monkeypatch.setattr(row_groups, "ROW_WORK", 1 << 14)
+  made, cut = [], tile_and_fuse.in_pieces
+  monkeypatch.setattr(tile_and_fuse, "in_pieces", lambda *args: made.append(cut(*args)) or made[-1])
+  most, rng = 640, np.random.default_rng(5)
+  given = [rng.standard_normal(s).astype(np.float32) for s in ((HEADS, 1, 16), *[(HEADS, most, 16)] * 2)]
+  here = {d: [Tensor(x).to(d).realize() for x in given] for d in ("CL", "CPU")}
+  step, whole = TinyJit(decode), TinyJit(decode)
+  for at in (3, 5, 0, 1, 10, 62, 63, 64, 65, 575, 576, most - 1):
+    p = Variable("at", 0, most - 1).bind(at)
+    got, same = step(*here["CL"], p).numpy(), whole(*here["CPU"], p).numpy()
+    np.testing.assert_allclose(got, decoded(*given, at), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, same, rtol=1e-4, atol=1e-5)
+  assert any(made)
+
+
+def test_pieces_are_as_many_as_keep_the_target_busy(monkeypatch):
+  """By what it has of multiprocessors, and the greatest length that there may be."""
+  monkeypatch.setattr(row_groups, "ROW_WORK", 1)
+  x = Tensor(np.zeros((HEADS, 4096), np.float32)).to("CPU").realize()
+
+  def memory(units):
+    sink, _, _ = canonical(UOp.sink(stored(x[:, : Variable("n", 1, 4096).bind(9)].sum(1).uop, "CPU")))
+    return [t.nbytes // 4 // HEADS for t in create_schedule(localize(sink), True, replace(FEW, units=units)).temps]
+
+  assert memory(32) == [32] and memory(64) == [64] and memory(1024) == [128]

@@ -54,11 +54,6 @@ def _adds_words(u: UOp) -> bool:
   return u.dtype is u.src[0].dtype and all(s.dtype is dtypes.uint32.vec(u.dtype.count) for s in u.src[1:])
 
 
-def _begins(u: UOp) -> bool:
-  """A constant for all lanes of a register."""
-  return u.src[0].op is Ops.ACC and u.src[1].op is Ops.CONST
-
-
 def _is_of(where: UOp, dtype: DType) -> bool:
   return where.dtype is dtype and where.op in GroupOp.Place
 
@@ -73,7 +68,8 @@ _RULES: dict[Ops, dict[str, Callable[[UOp], bool]]] = {
   Ops.LOAD: {"a LOAD has the type of its INDEX or ACC": lambda u: _is_of(u.src[0], u.dtype)},
   Ops.STORE: {
     "the value has the type of the INDEX or ACC": lambda u: _is_of(u.src[0], u.src[1].dtype.vec(u.src[0].dtype.count)),
-    "the value has as many lanes as the memory": lambda u: _is_of(u.src[0], u.src[1].dtype) or _begins(u),
+    "the value has as many lanes as the memory":
+      lambda u: u.src[0].dtype is u.src[1].dtype or [s.op for s in u.src] == [Ops.ACC, Ops.CONST],
   },
   Ops.FOLD: {"a FOLD of lanes gives a scalar of their type": lambda u: [u.dtype] == [s.dtype.scalar() for s in u.src]},
   Ops.DOT: {"words are added to a number of the result's type": _adds_words},

@@ -24,6 +24,7 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
 BLOCKS = (64, 32, 16)  # elements
+LEAST, MOST = 32, 128  # elements of a piece
 
 
 class Unstreamable(Exception):
@@ -57,6 +58,7 @@ class Stream:
     self.memories = self.streamed_memories()
     self.ends = self.ends_of_loops()  # of loops through the elements
     self.length = max((int(n.vmax) for n in self.ends), default=0)
+    block = self.block_size(block)
     if len(self.ends) != 1 or self.length <= block:
       raise Unstreamable
     self.block = self.ids.loop(index(ceildiv(self.length, block)), self.kind)
@@ -69,6 +71,9 @@ class Stream:
     self.sums: dict[UOp, Factored] = {}  # reduction -> what it is at the end
     self.before: dict[UOp, UOp] = {}  # a total so far -> as it was before the block; those of one element a row
     self.depends: dict[UOp, bool] = {}
+
+  def block_size(self, block: int) -> int:
+    return block
 
   def guard(self) -> UOp | None:
     if self.ends != {index(self.length)} or self.length % self.size:
@@ -287,8 +292,8 @@ class InPieces(Stream):
 
   kind = AxisKind.LOOP
 
-  def __init__(self, kernel: UOp, piece: int, first: int) -> None:
-    super().__init__(kernel, piece)
+  def __init__(self, kernel: UOp, wanted: int, first: int) -> None:
+    super().__init__(kernel, wanted)
     self.first, self.pieces = first, self.block.src[0].arg
     self.other = self.ids.loop(self.block.src[0], AxisKind.REDUCE)
     self.parts: list[UOp] = []  # stores of what a piece amounts to
@@ -299,6 +304,13 @@ class InPieces(Stream):
     own = [r.src[0] for s in kept for r in s.src[2:] if r not in self.rows]
     if any(n.op is not Ops.CONST or n.arg >= self.length for n in own):
       raise Unstreamable
+
+  def block_size(self, block: int) -> int:
+    """So many elements that all rows together have as many pieces as are wanted."""
+    if any(r.src[0].op is not Ops.CONST for r in self.rows):
+      raise Unstreamable
+    elements = int(prod(r.src[0].arg for r in self.rows)) * self.length
+    return min(max(1 << (elements // block).bit_length() - 1, LEAST), MOST) if elements >= block else LEAST
 
   def ends_of_loops(self) -> set[UOp]:
     """Where nothing is in memory of a row for each of them, elements are what the reductions are over whose lengths are
@@ -379,10 +391,10 @@ def streamed(kernel: UOp) -> tuple[UOp, ...] | None:
   return None
 
 
-def in_pieces(kernel: UOp, piece: int, first: int) -> tuple[UOp, ...] | None:
-  """The kernels of rows in pieces of so many elements, and of what these amount to, which is in memories from PARAM
-  `first` on; None if that cannot be."""
+def in_pieces(kernel: UOp, wanted: int, first: int) -> tuple[UOp, ...] | None:
+  """The kernels of rows in pieces, about as many as are wanted, and of what these amount to, which is in memories from
+  PARAM `first` on; None if that cannot be."""
   try:
-    return InPieces(kernel, piece, first).run()
+    return InPieces(kernel, wanted, first).run()
   except Unstreamable:
     return None

@@ -25,8 +25,6 @@ from tinygrad.uop import GroupOp, Ops, ParamArg, UOp, check_graph
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
 ANY_TARGET = Target("any")  # what all have in common
-
-
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly

@@ -20,7 +20,7 @@ from tinygrad.uop.loop_ids import LoopIds
 MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
-PIECE = 64  # elements of a row that a group has, where there are few rows
+WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row
 LOOK_BACK = 64  # groups that a kernel may join across others
 Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
 
@@ -80,7 +80,7 @@ class Joins:
     """What a group runs. `own`: the memory that nobody else reads. None where it was to stream and cannot."""
     kernel, first = one_kernel(group, own, self.target), 1 + max(group.touched)
     few = has_few_rows(group, self.target)
-    parts = in_pieces(kernel, PIECE, first) if few else streamed(kernel) if group.streams else ()
+    parts = in_pieces(kernel, self.target.busy // WORKERS, first) if few else streamed(kernel) if group.streams else ()
     if not parts and group.streams:
       return None
     parts = parts or (kernel,)
@@ -195,13 +195,13 @@ def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp
   if (found := joins.known(joins.kernels, group, places_in(place.slots, sorted(own)))) is None:
     return None
   kernels, between = found
-  devices = [temps[s].device for s in place.slots if s in temps] or item.devices
+  devices = [temps[s].device for s in sorted(place.touched) if s in temps] or item.devices
   if alone and (len(kernels) == 1 or len(item.devices) > 1 and devices is item.devices):
     return place.members
-  slots = {**dict(enumerate(place.slots)), **dict(zip(between, itertools.count(1 + max((*temps, WHATEVER)))))}
-  temps |= {slots[s]: Temp(devices[0], n) for s, n in between.items()}
+  new = dict(zip(between, itertools.count(1 + max((*temps, WHATEVER)))))
+  temps |= {new[s]: Temp(devices[0], n) for s, n in between.items()}
   computes = tuple(dict.fromkeys(line for x in place.members for line in x.computes))
   return [
-    ScheduleItem(k, tuple([slots[s] for s in at]), item.devices, names, False, computes, n)
+    ScheduleItem(k, tuple([new.get(s) or place.slots[s] for s in at]), item.devices, names, False, computes, n)
     for k, at, n, names in kernels
   ]
