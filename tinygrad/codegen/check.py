@@ -69,7 +69,7 @@ _RULES: dict[Ops, dict[str, Callable[[UOp], bool]]] = {
   Ops.STORE: {
     "the value has the type of the INDEX or ACC": lambda u: _is_of(u.src[0], u.src[1].dtype.vec(u.src[0].dtype.count)),
     "the value has as many lanes as the memory":
-      lambda u: u.src[0].dtype is u.src[1].dtype or [s.op for s in u.src] == [Ops.ACC, Ops.CONST],
+      lambda u: u.src[0].dtype is u.src[1].dtype or (u.src[0].op is Ops.ACC and u.src[1].op is Ops.CONST),
   },
   Ops.FOLD: {"a FOLD of lanes gives a scalar of their type": lambda u: [u.dtype] == [s.dtype.scalar() for s in u.src]},
   Ops.DOT: {"words are added to a number of the result's type": _adds_words},
