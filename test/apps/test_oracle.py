@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import sys
 import sysconfig
 from dataclasses import replace
@@ -215,6 +216,12 @@ def surprise(logits: np.ndarray, row: list[int]) -> float:
   return float((np.log(np.exp(x).sum(-1)) - x[np.arange(len(row) - 1), row[1:]]).sum())
 
 
+# What llama.cpp splits otherwise than the models' own tokenizers do (test_splits_are_the_models_own in
+# test_tokenizer.py): it does not tell a word's cases apart, and counts digits from the right before letters, too.
+CAPITALS = "[a-z][A-Z]"
+QUIRKS = {"kimi-k2": CAPITALS, **dict.fromkeys(("tiny_aya", "cohere2moe"), rf"{CAPITALS}|\d{{4,}}[a-zA-Z_]")}
+
+
 @pytest.mark.parametrize("pre", list(SPLITS))
 def test_same_tokens_as_llama_cpp(pre: str, tmp_path: Path):
   llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
@@ -240,5 +247,12 @@ def test_same_tokens_as_llama_cpp(pre: str, tmp_path: Path):
   odd = ["I'LL we've DON'T", "a1b22c333d4444", "  leading \t\n\n  x", "½ ٣ 一二三", "$x + y^2 ~ |z| <= >=",
          "foo\r\nbar\r\n\r\n",
          "!!!???...", "x_y__z", "e\u0303", "<|begin|>hi"]  # fmt: skip
-  for text in [*PROMPTS, *odd, *(f.read_text(errors="replace")[:2000] for f in files[:6])]:
+  texts = [*PROMPTS, *odd, *(f.read_text(errors="replace")[:2000] for f in files[:6])]
+  if pre in QUIRKS:
+    lines = [line for text in texts for line in text.splitlines(keepends=True)]
+    texts = [line for line in lines if not re.search(QUIRKS[pre], line)]
+    assert len(texts) > 0.8 * len(lines)
+    theirs = peer.tokenize(b" NotImplementedError", add_bos=False, special=True)
+    assert ours.encode(" NotImplementedError", bos=False) != theirs, "what is known of llama.cpp is so no longer"
+  for text in texts:
     assert ours.encode(text) == peer.tokenize(text.encode(), add_bos=True, special=True), text[:80]

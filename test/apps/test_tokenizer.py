@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Peer
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
@@ -224,6 +224,43 @@ def test_every_split_is_llama_cpps(tmp_path: Path):
       t = by_pre(pre, tmp_path)
       for text, ids in case["tokens"]:
         assert t.encode(text) == ids, (pre, text)
+
+
+# Where llama.cpp splits otherwise than the models' own tokenizers: the patterns of o200k, of Mistral's tekken, of
+# tokenization_kimi.py, and of the tokenizer.json of Cohere's models, as they stand there.
+CASED = (
+  r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+  r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+  r"\p{N}{1,3}",
+)
+SPACES = (r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+")
+GPT4O = "|".join([*CASED, r" ?[^\s\p{L}\p{N}]+[\r\n/]*", *SPACES])
+TEKKEN = GPT4O.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
+COHERE = (r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)
+NO_HAN = [r.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") for r in CASED]
+KIMI = ("|".join([r"[\p{Han}]+", *NO_HAN, r" ?[^\s\p{L}\p{N}]+[\r\n]*", *SPACES]),)
+OWN = {"tiny_aya": COHERE, "cohere2moe": COHERE, "kimi-k2": KIMI, "gpt-4o": (GPT4O,), "tekken": (TEKKEN,)}
+
+
+@pytest.mark.parametrize("pre", list(OWN))
+def test_splits_are_the_models_own(pre: str, tmp_path: Path):
+  """Of `tokenizers`, where llama.cpp has other ones (test_oracle.py shows that it has)."""
+  steps = [pre_tokenizers.Split(Regex(r), "isolated") for r in OWN[pre]]
+  own = pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+  ours = by_pre(pre, tmp_path).encoder.pre_tokenizer
+  texts = {text for case in PRE["cases"] for text, _ in case["tokens"]}
+  for text in [*TEXT, *sorted(texts), "1234a 1234_ 1234\u0301 a1234567", "１２３４x ²³⁴⁵", "HTTPServer漢字Ab漢"]:
+    assert ours.pre_tokenize_str(text) == own.pre_tokenize_str(text), text
+  for text, pieces in QUIRKS.items():
+    assert [p for p, _ in ours.pre_tokenize_str(text)] == pieces.get(pre, pieces["others"]).split("|")
+
+
+# Texts, and their pieces.
+QUIRKS = {
+  " NotImplementedError": {"others": "ĠNot|Implemented|Error"},
+  "0001f600": {"others": "000|1|f|600", "tekken": "0|0|0|1|f|6|0|0"},
+  "1234567": {"others": "123|456|7", "tekken": "1|2|3|4|5|6|7", "tiny_aya": "1|234|567", "cohere2moe": "1|234|567"},
+}
 
 
 # ---------------------------------------------------------------- SentencePiece

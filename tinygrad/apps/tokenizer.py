@@ -46,7 +46,7 @@ KIMI = (
 JAIS2 = LLAMA3.replace(SPACES, "|".join(rf"\s{{{1 << i}}}(?!\S)" for i in range(9, -1, -1)))
 WORDS = r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"  # in a row
 EXAONE_MOE = rf"{CONTRACTIONS}|{WORD}{WORDS}|\p{{N}}|{SIGNS}[\r\n/]?|{LINES}"
-AYA = rf"{WORD}[\p{{L}}\p{{M}}]+{CONTRACTIONS}?|\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{LINES}"
+YOUTU_WORDS = rf"{WORD}[\p{{L}}\p{{M}}]+{CONTRACTIONS}?|\p{{N}}|{SIGNS}[\r\n/]*|{LINES}"
 THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
 YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+"
 AFMOE = (
@@ -107,9 +107,9 @@ SPLITS: dict[str, tuple[str, ...]] = {
   "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"),
   "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
   "viking": (BLOOM, r"\p{N}"), "tekken": (CASED,), "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
-  **dict.fromkeys(("tiny_aya", "cohere2moe"), (THOUSANDS, AYA)),
+  **dict.fromkeys(("tiny_aya", "cohere2moe"), (THOUSANDS, O200K)),
   "deepseek-llm": DEEPSEEK_LLM, "chameleon": CHAMELEON, "kimi-k2": (KIMI,), "jais-2": (JAIS2,),
-  "exaone-moe": (EXAONE_MOE,), "youtu": (YOUTU, AYA.replace(r"\p{N}{1,3}", r"\p{N}")), "laguna": (r"\n+", SEED),
+  "exaone-moe": (EXAONE_MOE,), "youtu": (YOUTU, YOUTU_WORDS), "laguna": (r"\n+", SEED),
   "afmoe": (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", AFMOE, DEEPSEEK3),
   "qwen35": (QWEN35,), "seed-coder": (SEED,),
 }  # fmt: skip
