@@ -331,8 +331,11 @@ def told(wrong: Sequence[tuple[int, str]], summary: str) -> int:
 def main(argv: list[str] | None = None) -> int:
   parser = parser_of(__doc__)
   parser.add_argument("--verbose", action="store_true", help="print each seed before its file is read")
+  names = [f.name for f in FORMATS]
+  parser.add_argument("--formats", nargs="*", default=names, choices=names, help="only the seeds whose files are these")
   args = parser.parse_args(argv)
-  done, wrong, kinds = fuzz(seeds_of(args), args.verbose, args.keep_on)
+  seeds = (seed for seed in seeds_of(args) if names[seed % len(names)] in args.formats)
+  done, wrong, kinds = fuzz(seeds, args.verbose, args.keep_on)
   return told(wrong, f"{done} files from seed {args.seed}: {kinds}")
 
 

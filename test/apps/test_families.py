@@ -343,10 +343,11 @@ def test_steps_leave_no_tensors_to_the_garbage_collector(kind: str, tmp_path: Pa
   not multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI, AVX2)"
 )
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
-def test_rounded_activations_change_less_than_rounded_weights(kind: str, tmp_path: Path):
+@pytest.mark.parametrize("name", ["qwen3", "mixtral"])
+def test_rounded_activations_change_less_than_rounded_weights(name: str, kind: str, tmp_path: Path):
   """Decoding: beside what a format does to the logits, activations of 8 bits do little; with `exact` nothing."""
-  source, _ = quantised("qwen3", kind, tmp_path)
-  folder = whole(Folder(write_folder("qwen3", tmp_path / "floats")))
+  source, _ = quantised(name, kind, tmp_path)
+  folder = whole(Folder(write_folder(name, tmp_path / "floats")))
   exact, rounded = whole(source), LanguageModel(source, Layout.parse("1"), cache="f32")
   floats, want, got = (
     np.concatenate([m.decode([t], [i]) for i, t in enumerate(TOKENS[:6])]) for m in (folder, exact, rounded)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tinygrad import GlobalCounters, Sharding, Tensor
+from tinygrad.apps.model import Matrix
 from tinygrad.nn.block_formats import E2M1, FORMATS, NONLINEAR
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
@@ -178,3 +179,21 @@ def test_rounded_products_on_two_devices(name: str, axis: int):
   given = Tensor(x).shard(two.devices) if axis == 0 else Tensor(x).shard(two.devices, axis=1)
   got = form.times(Tensor(raw).shard(two), given)
   np.testing.assert_allclose(got.numpy(), form.times(Tensor(raw), Tensor(x)).numpy(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_experts_that_were_chosen_are_multiplied_as_integers(name: str):
+  """Two texts, each with its own two of four matrices: once by one row for both, once by a row for each."""
+  form, columns = FORMATS[name], 512
+  raw, rng = small(name, 4 * 24, columns).reshape(4, 24, -1, form.nbytes), np.random.RandomState(7)
+  experts = Matrix(form, Tensor(raw).realize(), (4, 24, columns), raw)
+  chosen = np.array([[[2, 0]], [[3, 2]]])
+  w = form.tensor(Tensor(raw)).numpy().astype(np.float64)[chosen]  # [texts, 1, 2, 24, columns]
+  for rows in (1, 2):
+    x = rng.standard_normal((2, 1, rows, columns)).astype(np.float32)
+    rounded, exact = (experts.times(Tensor(x), how, Tensor(chosen)).numpy() for how in (False, True))
+    pairs = ((coarse(x, form.weights), w), (np.abs(x), np.abs(w)))
+    want, size = (np.einsum("...c,...rc->...r", y, v) for y, v in pairs)
+    assert (np.abs(rounded - want) < 1e-5 * size).all()
+    assert (np.abs(exact - np.einsum("...c,...rc->...r", x, w)) < 1e-5 * size).all()
+    assert (np.abs(exact - want) > 1e-5 * size).any(), "rounding shows"

@@ -67,13 +67,16 @@ class Matrix:
     blocks = layout.put(self.blocks.constrain(layout.cut(0))[index])
     return self.format.tensor(blocks).reshape(*index.shape, *self.shape[1:])
 
-  def times(self, x: Tensor, exact: bool) -> Tensor:
-    """x [.., T, columns] by each row: [.., T, rows]. Where the weights are rounded so are few tokens of a text, however
-    many texts there are, unless it has to be `exact`; with many it is reading the weights as floats that is done once
-    for all."""
-    if exact or not self.format.words or x.shape[-2] > FEW:
+  def times(self, x: Tensor, exact: bool, which: Tensor | None = None) -> Tensor:
+    """x [texts, T, .., columns] by each row: [texts, T, .., rows]; of several matrices by those of `which`
+    [texts, T, used], each by one of x [texts, T, used or 1, columns]. Where the weights are rounded so are few tokens
+    of a text, however many texts there are, unless it has to be `exact`; with many it is reading the weights as floats
+    that is done once for all."""
+    if not exact and self.format.words and x.shape[1] <= FEW:
+      return self.format.times(self.blocks if which is None else self.blocks[which].contiguous(), x)
+    if which is None:
       return x @ self.dense.transpose(0, 1)
-    return self.format.times(self.blocks, x)
+    return (x.unsqueeze(-2) @ self.rows(which).transpose(-2, -1)).squeeze(-2)
 
 
 T = TypeVar("T")
@@ -210,7 +213,7 @@ class Layer:
 
     def product(x: Tensor, name: str) -> Tensor:
       """x [rows, T, 1 or used, columns] -> [rows, T, used, rows of the matrix]"""
-      y = (x.unsqueeze(-2) @ self.matrices[name].rows(which).transpose(-2, -1)).squeeze(-2)
+      y = self.matrices[name].times(x, self.exact, which)
       return y + self.matrices[f"{name}.bias"].rows(which) if name in self.c.biases else y
 
     x = x.unsqueeze(2)
