@@ -57,6 +57,14 @@ def test_turns(tok: Tokenizer):
   assert c.engine.counts.reused >= len(tok.encode("<user>hi<assistant>well", bos=False)) - 1, "a turn reads what is new"
 
 
+def test_an_answer_that_fills_the_context_says_so(tok: Tokenizer):
+  model = Says(VOCAB, context=40)
+  model.script = tuple(tok.encode("x" * 60, bos=False))
+  for most, note in ((None, " a second; the context is full: /clear begins anew\n"), (3, " a second\n")):
+    c = Conversation(Engine(model, tok), Sampling(temperature=0), most)
+    assert shown(c, ["hi"])[1].endswith(note)
+
+
 def test_thoughts_are_dimmed_and_not_kept(tok: Tokenizer):
   c = talk(tok, "<think>\nhm\n</think>\n\nyes")
   assert shown(c, ["hi"], colours=True)[0] == "\x1b[2mhm\n\x1b[0m\n\nyes\n"

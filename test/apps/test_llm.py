@@ -105,6 +105,12 @@ def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
   assert "2 tokens read in " in err and "4 decoded at " in err and "(5" in err and "%) on 2" in err
 
 
+def test_a_text_that_fills_the_context_says_so(model: Path, capsys: pytest.CaptureFixture[str]):
+  asked = ("--prompt", "hello world", "--temperature", "0", "--ctx", "8", "--max-tokens")
+  said = "the context of 8 tokens is full: --ctx has more, up to the model's own length\n"
+  assert said in say(model, *asked, "50", capsys=capsys)[2] and said not in say(model, *asked, "3", capsys=capsys)[2]
+
+
 def test_devices_by_name_and_a_mesh_by_its_axes(model: Path, capsys: pytest.CaptureFixture[str]):
   args = ("--prompt", "hello world", "--max-tokens", "5", "--temperature", "0")
   _, want, _ = say(model, *args, capsys=capsys)
@@ -282,3 +288,19 @@ def test_ctrl_c_ends_the_text_with_the_statistics(model: Path, tmp_path: Path):
   out, err = p.communicate(timeout=60)
   assert p.returncode == 130, err
   assert seen.startswith("hello") and "tokens read" in err and "Traceback" not in err
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback():
+  """It comes as the script imports `tinygrad.apps.chat`."""
+  script = f"""
+import builtins, os, runpy, signal, sys
+load = builtins.__import__
+def interrupted(name, *rest):
+  if name == "tinygrad.apps.chat":
+    os.kill(os.getpid(), signal.SIGINT)
+  return load(name, *rest)
+builtins.__import__, sys.argv = interrupted, ["llm.py", "--help"]
+runpy.run_path({str(ROOT / "tinygrad" / "apps" / "llm.py")!r}, run_name="__main__")
+"""
+  r = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+  assert (r.returncode, r.stdout, r.stderr) == (-signal.SIGINT, "", "")

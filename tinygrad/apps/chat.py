@@ -228,7 +228,7 @@ def converse(conversation: Conversation, lines: Iterator[str], screen: Screen, n
   was stopped; else that ends it. Whether it did."""
   for line in lines:
     counts = conversation.engine.counts
-    before, start = counts.decoded, time.perf_counter()
+    before, full, start = counts.decoded, counts.full, time.perf_counter()
     try:
       if notes and line.lstrip().startswith("/"):
         said = conversation.command(line)
@@ -240,7 +240,8 @@ def converse(conversation: Conversation, lines: Iterator[str], screen: Screen, n
           return True
         tokens, seconds = counts.decoded - before, time.perf_counter() - start
         if notes:
-          screen.note(f"{tokens} tokens, {tokens / seconds:.1f} a second")
+          ended = "; the context is full: /clear begins anew" if counts.full > full else ""
+          screen.note(f"{tokens} tokens, {tokens / seconds:.1f} a second{ended}")
     except (AppError, OSError) as e:
       if not notes:
         raise

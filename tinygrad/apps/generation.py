@@ -182,7 +182,7 @@ class Slot:
 @dataclass(slots=True)
 class Counts:
   """What an engine has done: tokens of prompts read and reused, tokens decoded, steps of decoding, seconds of both,
-  requests by how they ended."""
+  requests by how they ended, and those that ended since the context was full."""
 
   read: int = 0
   reused: int = 0
@@ -191,6 +191,7 @@ class Counts:
   steps: int = 0
   decode_seconds: float = 0.0
   finished: dict[Finish, int] = field(default_factory=lambda: dict.fromkeys(Finish, 0))
+  full: int = 0
 
 
 class Engine:
@@ -428,10 +429,11 @@ class Engine:
       self.free(slot, Event(text.stops.held, drawn, Finish.STOP))
       return
     shown, stopped = text.stops.push(text.stream.push(drawn.token))
-    full = text.job.tokens == request.max_tokens or len(slot.cached) == self.model.c.context
+    enough, full = text.job.tokens == request.max_tokens, len(slot.cached) == self.model.c.context
     if stopped:
       self.free(slot, Event(shown, drawn, Finish.STOP))
-    elif not goes_on or full:
+    elif not goes_on or enough or full:
+      self.counts.full += goes_on and not enough
       self.free(slot, Event(shown + text.stops.held, drawn, Finish.LENGTH if goes_on else Finish.STOP))
     else:
       text.job.listener(Event(shown, drawn))

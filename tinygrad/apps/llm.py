@@ -25,6 +25,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+  signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are loaded: an end, and no traceback
 if not __package__:
   # Run as a script, the search path begins with this folder, whose modules could hide others of the same name.
   sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -113,7 +115,9 @@ def statistics(model: LanguageModel, counts: Counts) -> list[str]:
   whole, most = model.weight_bytes
   rate = f"{counts.decoded / counts.decode_seconds:.1f} tokens/s" if counts.decoded else "no rate"
   moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
+  full = [f"the context of {model.c.context} tokens is full: --ctx has more, up to the model's own length"]
   return [
+    *(full if counts.full else []),
     f"{counts.read} tokens read in {counts.read_seconds:.2f} s, {counts.decoded} decoded at {rate}",
     f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
     f"collectives of a step: {moves or 'none'}",
@@ -234,6 +238,8 @@ def main(argv: list[str] | None = None) -> int:
   if args.serve and (args.chat or args.prompt is not None):
     parser.error("--serve answers clients: leave out --chat and --prompt")
   engine, status = None, 0
+  if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
   try:
     open_streams()
     distributed.initialize()
