@@ -14,7 +14,7 @@ from tinygrad.device import Mesh, P, cores
 from tinygrad.engine.compile import _plans, plan_of
 from tinygrad.engine.realize import realize
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
-from tinygrad.schedule import fuse
+from tinygrad.schedule import fuse, items
 from tinygrad.schedule.items import Temp, plan_memory
 from tinygrad.schedule.schedule import ANY_TARGET, create_schedule
 from tinygrad.sharding.localize import localize
@@ -187,6 +187,24 @@ def test_memory_is_reused_and_never_shared_by_values_that_are_needed_together():
     assert len({at[s] for s in slots}) == len(slots)
   assert all(pool[at[i]].nbytes >= t.nbytes for i, t in temps.items())
   assert sum(t.nbytes for t in pool) == 512  # of 64 each: 5, 2, 1; in two memories it would be 5 and 4
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_devices_meet_once_for_each_sum(small: bool, monkeypatch):
+  """What is read by peers is not written again before they meet for the next sum; they would meet twice for that."""
+  monkeypatch.setattr(items, "SMALL", items.SMALL if small else 0)
+  two = ("NULL:0", "NULL:1")
+  x = Tensor.empty(4, 8).shard(two)
+  for w in (Tensor.empty(8, 8).shard(two, axis=0) for _ in range(3)):
+    x = (x @ w).relu()
+  found = create_schedule(localize(UOp.sink(x.contiguous().uop)), ANY_TARGET).items
+  read, again = set[int](), 0
+  for i in found:
+    if read.intersection(i.slots[: i.writes]):
+      read, again = set(), again + 1
+    if i.peers:
+      read = set(i.slots[i.writes :])
+  assert sum(i.peers for i in found) == 3 and again == (0 if small else 2)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -33,14 +33,6 @@ def check_const(u: UOp) -> None:
     raise TypeError(f"a constant is a Python number, not {u.arg!r}")
 
 
-def evaluate_const(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  return numpy.full(shape, u.arg, to_numpy_dtype(u.dtype))
-
-
-def evaluate_iota(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  return numpy.arange(shape[0]).astype(to_numpy_dtype(u.dtype))
-
-
 def check_buffer(u: UOp) -> None:
   if not isinstance(u.arg, BufferArg) or not isinstance(u.arg.device, (str, Sharding)):
     raise TypeError(f"a buffer's arg is a BufferArg with its placement, not {u.arg!r}")
@@ -53,11 +45,13 @@ def check_index_dtype(u: UOp) -> None:
 
 define_symbol(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, factors=None, traits=NO_TRAIT)
 define_leaf(
-  Ops.CONST, shape=scalar_shape, dtype=check_const, evaluate=evaluate_const, factors=factors_leaf, render="{arg}",
+  Ops.CONST, shape=scalar_shape, dtype=check_const, factors=factors_leaf, render="{arg}",
+  evaluate=lambda u, xs, shape: numpy.full(shape, u.arg, to_numpy_dtype(u.dtype)),
   traits=Trait.PLACELESS | Trait.SEEN,
 )  # fmt: skip
 define_leaf(
-  Ops.IOTA, shape=lambda u: (u.arg,), dtype=any_dtype, evaluate=evaluate_iota, factors=factors_leaf, render=None,
+  Ops.IOTA, shape=lambda u: (u.arg,), dtype=any_dtype, factors=factors_leaf, render=None,
+  evaluate=lambda u, xs, shape: numpy.arange(shape[0]).astype(to_numpy_dtype(u.dtype)),
   traits=Trait.PLACELESS | Trait.SEEN,
 )  # fmt: skip
 define_symbol(Ops.BUFFER, shape=lambda u: u.arg.shape, dtype=check_buffer, factors=factors_leaf, traits=Trait.MEMORY)

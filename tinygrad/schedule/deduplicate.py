@@ -4,8 +4,9 @@ recurrence, the layers of stacked weights."""
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine
 
@@ -38,7 +39,7 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
   for kernel in dict.fromkeys(item.kernel for item in items if isinstance(item.kernel, UOp)):
     common, starts = from_the_start(kernel)
     groups.setdefault(common, {})[kernel] = starts
-  made: dict[UOp, tuple[UOp, tuple[tuple[str, int], ...]]] = {}
+  made: dict[UOp | Transfer | None, dict[str, Any]] = {}
   for common, kernels in groups.items():
     if len(kernels) < 2:
       continue
@@ -47,10 +48,7 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     at = {i: UOp.variable(f"_start{i}", 0, max(by_slot[i]) // n) for i, n in units.items()}
     by = [Affine(0, {at[i]: units[i]}) if i in at else Affine(starts[0]) for i, starts in enumerate(by_slot)]
     kernel = moved(common, {u: affine(u.src[1], {}).plus(by[i]) for u, i in param_accesses(common).items()})
+    named = {"kernel": kernel, "variables": tuple(v.arg[0] for v in kernel.variables())}
     for k, starts in kernels.items():
-      made[k] = kernel, tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())
-  return [with_starts(item, *made[item.kernel]) if item.kernel in made else item for item in items]
-
-
-def with_starts(item: ScheduleItem, kernel: UOp, starts: tuple[tuple[str, int], ...]) -> ScheduleItem:
-  return replace(item, kernel=kernel, variables=tuple(v.arg[0] for v in kernel.variables()), constants=starts)
+      made[k] = named | {"constants": tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())}
+  return [replace(item, **made.get(item.kernel, {})) for item in items]

@@ -10,6 +10,7 @@ from tinygrad.helpers import BusyTimes, round_up
 from tinygrad.uop import Collective, UOp
 
 ALIGN = 64
+SMALL = 1 << 16  # bytes: to keep so many is little beside a barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,16 @@ class Schedule:
   items: tuple[ScheduleItem, ...]
   buffers: tuple[UOp, ...]
   temps: tuple[Temp, ...]
+
+
+def uses_of(items: Sequence[ScheduleItem], temps: Mapping[int, Temp]) -> list[tuple[int, ...]]:
+  """The slots that each item touches. What is small and read by peers is kept until these meet for the next such read,
+  of the last one always, for a plan may run anew: so they need not meet before its memory is written again, too."""
+  uses, meets = [i.slots for i in items], [n for n, i in enumerate(items) if i.peers]
+  ends = ((meets[-1], 0), (meets[-1], len(items) - 1)) if len(meets) > 1 else ()
+  for n, later in (*zip(meets, meets[1:]), *ends):
+    uses[later] += tuple(s for s in items[n].slots if s in temps and temps[s].nbytes <= SMALL)
+  return uses
 
 
 def plan_memory(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:

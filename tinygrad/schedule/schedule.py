@@ -13,7 +13,7 @@ from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
 from tinygrad.schedule.homes import Home, layout, peel
-from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer, plan_memory
+from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order
 from tinygrad.schedule.slots import Slots
@@ -234,7 +234,7 @@ class _Builder:
     for i in (i for i in items if isinstance(i.kernel, UOp)):  # devices meet where they read each other's parts alone
       assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
     items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target) if self.rows else items)
-    at, pool = plan_memory([i.slots for i in items], self.slots.temps)
+    at, pool = plan_memory(uses_of(items, self.slots.temps), self.slots.temps)
     first = len(self.slots.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]
     return Schedule(tuple(replace(i, slots=s) for i, s in zip(items, slots)), tuple(self.slots.buffers), tuple(pool))
