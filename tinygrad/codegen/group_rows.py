@@ -55,8 +55,7 @@ def in_groups(stores: Sequence[UOp], target: Target, ids: LoopIds) -> tuple[UOp,
   kernel = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), {rows[-1]: [replace(block, guard=None)]})
   stores = kernel.kernel.src
   if (exists := block.guard) is not None:
-    kept = {s for s in stores if s.src[0].src[0].op is not Ops.SCRATCH}  # what is there after the kernel
-    stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if s in kept else s for s in stores)
+    stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
   grid = Grid()
   if blocks := tuple(r for r in (*rows[:-1], outer) if r is not None):
     grid["groups"] = ids.loop(index(int(prod(map(size, blocks)))), AxisKind.GLOBAL)
@@ -64,6 +63,11 @@ def in_groups(stores: Sequence[UOp], target: Target, ids: LoopIds) -> tuple[UOp,
     if n > 1:
       grid[name] = ids.loop(index(n), AxisKind.LOCAL)
   return Rebinding(UOp.sink(*stores), bind(blocks, grid["groups"]) if blocks else {}).kernel, grid, row
+
+
+def is_kept(store: UOp) -> bool:
+  """Whether it writes what is there after the kernel."""
+  return store.src[0].src[0].op is not Ops.SCRATCH
 
 
 def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:

@@ -132,12 +132,9 @@ def check_bitcast(u: UOp) -> None:
     raise TypeError(f"bitcast from {u.src[0].dtype} to {u.dtype}: the widths differ")
 
 
-def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  return numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape)
-
-
 define(Ops.BITCAST, Card(
-  shape=same_shape, dtype=check_bitcast, evaluate=evaluate_bitcast, gradient=_no_gradient,
+  shape=same_shape, dtype=check_bitcast, gradient=_no_gradient,
+  evaluate=lambda u, xs, shape: numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape),
   factors=elementwise, partial=PartialRule.REDUCE_FIRST, render="bitcast({0})", index_map=None, traits=Trait.CONVERTS,
   cost=1,
 ))  # fmt: skip
