@@ -54,6 +54,11 @@ def matmul(m: int, k: int, n: int, form: str = "NN", bf16: bool = False) -> Prob
   return Problem((a, b), want, 0 if nbytes else 2 * m * k * n, nbytes, bf16)
 
 
+def two_matmuls(n: int) -> Problem:
+  a, b, c, d = (floats(n, n, seed=i) for i in range(4))
+  return Problem((a, b, c, d), lambda a, b, c, d: a @ b + c @ d, 4 * n**3)
+
+
 def int8(n: int) -> Problem:
   a, b = (np.random.default_rng(seed).integers(-128, 128, (n, n), dtype=np.int8) for seed in (1, 2))
   return Problem((a, b), lambda a, b: a.astype(np.float64) @ b.astype(np.float64), 2 * n**3)
@@ -152,6 +157,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
   "matmul_outer64": lambda: matmul(4096, 64, 4096),
   "matmul_skinny16": lambda: matmul(16, 4096, 4096),
   "matmul_batch64": lambda: batched(64, 128),
+  "matmul1024_sum2": lambda: two_matmuls(1024),
   "matmul1024_bf16": lambda: matmul(1024, 1024, 1024, bf16=True),
   "matmul1024_int8": lambda: int8(1024),
   "matvec4096": lambda: matmul(1, 4096, 4096),
