@@ -254,7 +254,9 @@ MISTAKES = {
   "sharding_and_axis": Mistake(
     lambda s: s.x.shard(s.placement, axis=1), r"axis=1 is one too many", "x.shard(placement.devices, axis=1)"
   ),
-  "shard_over_a_name": Mistake(lambda s: s.x.shard("CPU:1"), "got 'CPU:1'", "x.to('CPU:1')", kind=ShardTypeError),
+  "shard_over_a_name": Mistake(
+    lambda s: s.x.shard("CPU:1", axis=0), "got 'CPU:1'", "x.to('CPU:1')", kind=ShardTypeError
+  ),
   "to_a_mesh": Mistake(lambda s: s.x.to(s.mesh), "not how dims are cut", "Sharding(mesh)", at, ShardTypeError),
   "on_a_mesh": Mistake(
     lambda s: Tensor.ones(4, 4, device=s.mesh), "not how dims are cut", "Sharding(mesh)", at, ShardTypeError
@@ -357,7 +359,7 @@ def test_a_shard_error_is_what_existing_code_catches():
     with pytest.raises(kind):
       Tensor(X).shard(D2, 0) + Tensor(X).shard(OTHERS, 0)
   with pytest.raises(TypeError):
-    Tensor(X).shard("CPU:1")
+    Tensor(X).shard("CPU:1", axis=0)
 
 
 @pytest.mark.parametrize("first", ["mine", "other"])
