@@ -85,8 +85,9 @@ def test_each_layer_more_takes_an_activation_more(model):
 
 
 def test_the_waiting_is_what_saves_memory(model, fresh):
+  waiting = nbytes(gradients(checkpoint(block), model))
   fresh.setattr(UOp, "wait", lambda u, *others: u.contiguous())  # computed again, but whenever it can be
-  assert nbytes(gradients(checkpoint(block), model)) > 0.5 * nbytes(gradients(block, model))
+  assert nbytes(gradients(checkpoint(block), model)) > 2 * waiting
 
 
 def test_the_order_of_a_plan_leaves_no_gradient_for_later(model, fresh):
