@@ -22,7 +22,6 @@ LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduct
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
 SHARED = 4  # times that a byte which is written and read again is worth one that is read twice
-LAUNCH = 1 << 11  # bytes that go to memory and back in the time that it takes to begin a kernel
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
@@ -180,7 +179,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
     # of what is not a row's own, each row reads all; what both only read stays in a cache, likely
     own = {x.slot for x in a.accesses if not x.offset.terms.keys().isdisjoint(rows)} & b.touched
-    saved = LAUNCH + sum(size[s] if s in a.written | b.written else size[s] // SHARED for s in own)
+    saved = sum(size[s] if s in a.written | b.written else size[s] // SHARED for s in own)
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
