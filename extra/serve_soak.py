@@ -212,7 +212,13 @@ def serving(model: str | None, slots: int, options: list[str]) -> Iterator[tuple
   with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as p:
     try:
       assert p.stderr is not None
-      said = next((line for line in p.stderr if " at http" in line), "")
+      heard = list[str]()
+      for said in p.stderr:
+        heard.append(said)
+        if " at http" in said:
+          break
+      else:
+        raise SystemExit("the server did not start:\n" + "".join(heard))
       threading.Thread(target=p.stderr.read, daemon=True).start()
       yield said.split("a page at ")[1].strip().rstrip("/"), p.pid
     finally:
