@@ -303,7 +303,7 @@ def test_sums_by_wrong_levels_have_other_bits(dtype, fault, monkeypatch):
   if fault == "order":
     monkeypatch.setattr(device_sums, "near_and_far", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
   else:
-    monkeypatch.setattr(split, "WIDENED", ())
+    monkeypatch.setattr(split, "HALVES", ())
   assert [bits for _, bits in sums((12,), "x", dtype)] != one
 
 

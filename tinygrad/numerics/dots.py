@@ -51,6 +51,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   bf16 = "avx512bf16" in target.features and target.vendor == "AMD"
   if not bytewise and not bf16:
     return sink
+  as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
   rows = {r for s in sink.src for r in s.src[2:]}  # a sum over rows is one of parts (rows.py), and stays a FOLD
   ids = LoopIds(sink)
@@ -59,19 +60,21 @@ def use_dots(sink: UOp, target: Target) -> UOp:
       continue
     if not rows.isdisjoint(f.src[1:]):
       continue
-    if bytewise and (short := dot_of_neighbours(f, pair, ids)) is not None:
+    numbers = numbers_at_once(dtypes.bfloat16, target) if pair[0].dtype is dtypes.bfloat16 else as_bytes
+    if bytewise and (short := dot_of_neighbours(f, pair, numbers, ids)) is not None:
       made[f] = short
       continue
     reached = [{u for u in x.toposort() if u.op is Ops.RANGE} for x in pair]
     length = 4 // pair[0].dtype.itemsize
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
-      made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, ids)
-  if not made:
-    return sink
-  sink, bytes_as = substitute_free(sink, made), dtypes.int8 if VNNI & set(target.features) else dtypes.int16
-  kinds = {u: u.arg if u.arg is dtypes.bfloat16 else bytes_as for u in sink.toposort() if u.op is Ops.DOT}
-  return substitute_free(sink, {u: u.replace(arg=k.vec(target.vector_bytes // k.itemsize)) for u, k in kinds.items()})
+      made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, numbers, ids)
+  return substitute_free(sink, made)
+
+
+def numbers_at_once(kind: DType, target: Target) -> DType:
+  """The numbers that an instruction for words takes."""
+  return kind.vec(target.vector_bytes // kind.itemsize)
 
 
 def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
@@ -87,7 +90,7 @@ def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
   return (x, y) if fits else None
 
 
-def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, ids: LoopIds) -> UOp:
+def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, numbers: DType, ids: LoopIds) -> UOp:
   """The FOLD of x·y with `length` iterations of its range r at a time, and those that are left over."""
   whole, left = divmod(int(r.src[0].arg), length)
   steps, kind = ids.loop(index(whole), AxisKind.REDUCE), pair[0].dtype
@@ -95,7 +98,7 @@ def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, ids: LoopIds) -
   over = tuple(steps if s is r else s for s in f.src[1:])
 
   def total(x: UOp, y: UOp) -> UOp:
-    return UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.DOT, f.dtype, (x, y), kind), *over), Ops.ADD)
+    return UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.DOT, f.dtype, (x, y), numbers), *over), Ops.ADD)
 
   if kind is dtypes.int8:  # the instruction takes x as unsigned: x + 128, and 128·y less
     bias = UOp.const(dtypes.uint32, BIAS)
@@ -124,7 +127,7 @@ def word(value: UOp, r: UOp, steps: UOp, length: int) -> UOp:
   return out
 
 
-def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], ids: LoopIds) -> UOp | None:
+def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], numbers: DType, ids: LoopIds) -> UOp | None:
   """The FOLD of x·y over four neighbours in memory, as one DOT."""
   r = f.src[1]
   if len(f.src) != 2 or r.src[0] is not index(4) or pair[0].dtype.itemsize != 1:
@@ -135,7 +138,7 @@ def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], ids: LoopIds) -> UOp | None
   y, _ = second
 
   def total(x: UOp) -> UOp:
-    dot = UOp.new(Ops.DOT, f.dtype, (x, y), dtypes.int8)
+    dot = UOp.new(Ops.DOT, f.dtype, (x, y), numbers)
     return UOp.new(Ops.FOLD, f.dtype, (dot, ids.loop(index(1), AxisKind.UPCAST)), Ops.ADD)
 
   return UOp.new(Ops.SUB, f.dtype, (total(x), total(in_each_byte(less)))) if less else total(x)

@@ -14,10 +14,11 @@ MOST = 12  # addends that are told apart
 
 def is_product(u: UOp) -> bool:
   """Whether each of its factors is used several times, as those of matrices are that are multiplied."""
-  return u.op is Ops.MUL and all(is_repeated(next(v for v in s.down() if v.op not in SEEN_THROUGH)) for s in u.src)
+  return u.op is Ops.MUL and all(grows(next(v for v in s.down() if v.op not in SEEN_THROUGH)) for s in u.src)
 
 
-def is_repeated(u: UOp) -> bool:
+def grows(u: UOp) -> bool:
+  """An EXPAND that reads each element several times."""
   return u.op is Ops.EXPAND and prod(map(upper, u.shape)) > prod(map(upper, u.src[0].shape))
 
 

@@ -14,7 +14,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import DType
 from tinygrad.helpers import prod
 from tinygrad.numerics.dots import is_product_of_bytes
-from tinygrad.numerics.products import is_product
+from tinygrad.numerics.products import grows, is_product
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
@@ -67,11 +67,6 @@ def steps(u: UOp) -> int:
 
 def nbytes(u: UOp) -> int:
   return elements(u) * u.dtype.itemsize
-
-
-def grows(u: UOp) -> bool:
-  """An EXPAND that reads each element several times."""
-  return u.op is Ops.EXPAND and elements(u) > elements(u.src[0])
 
 
 def beneath(u: UOp, ops: Collection[Ops]) -> UOp:

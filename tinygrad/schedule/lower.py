@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.peer_index import WIDENED, element_of, global_index, valid_shape
+from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
 from tinygrad.uop import (
   CARDS,
   AxisKind,
@@ -32,6 +32,7 @@ from tinygrad.uop import (
 )
 from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
 from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
 
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
@@ -228,7 +229,7 @@ STEPS |= {Ops.SCATTER: Pull.step_scatter}
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
   """The reduction over each of the ranges, the first innermost. A sum over devices in half precision is carried in
   float32: its range and precision do not depend on the number of devices."""
-  half = op is Ops.ADD and x.dtype in WIDENED
+  half = op is Ops.ADD and x.dtype in HALVES
   value = converted(x, dtypes.float32) if half else x
   for r in ranges:
     value = UOp.new(Ops.FOLD, value.dtype, (value, r), op)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.device.sub_axes import branches
 from tinygrad.device.sums import unsummed
-from tinygrad.dtype import dtypes
 from tinygrad.schedule.homes import layout
 from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
 from tinygrad.uop.indexing import Index
 from tinygrad.uop.local import device_number, lengths
 from tinygrad.uop.node import sint_to_uop as number
 
-WIDENED = frozenset((dtypes.float16, dtypes.bfloat16))  # what is added in float32
 NewLoop = Callable[[sint, AxisKind], UOp]  # (length, kind) -> loop variable; 0 where there is one step
 
 

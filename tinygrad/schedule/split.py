@@ -6,8 +6,8 @@ from tinygrad.device.sums import sum_steps
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.schedule.peer_index import WIDENED
 from tinygrad.uop import Collective, Ops, UOp
+from tinygrad.uop.node import HALVES
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
@@ -77,7 +77,7 @@ def in_sum_steps(u: UOp) -> UOp | None:
     return None
   if len({o.op for o in a.partial}) != 1:
     return None
-  rounds = a.partial[0].op is Ops.ADD and x.dtype in WIDENED
+  rounds = a.partial[0].op is Ops.ADD and x.dtype in HALVES
   steps = sum_steps(a, b, x.shape, int(prod(x.shape)) * x.dtype.itemsize >= MANY_BYTES, rounds)
   for kind, shape, before, after in steps:
     hole = UOp.new(Ops.HOLE, x.dtype, (), (0, shape))

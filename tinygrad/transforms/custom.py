@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import device_set
-from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.dtype import DType, to_dtype
 from tinygrad.helpers import PROCESS, REDUCE_DTYPE
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.uop import CustomOp, Factors, Ops, SourceKernel, UOp, holes_like, render_shape
+from tinygrad.uop.node import HALVES
 from tinygrad.uop.rewrite import rewrite
 
 Nodes = tuple[UOp, ...]
@@ -138,10 +139,6 @@ def build_custom(op: RuledOp, src: Nodes) -> UOp:
   dtype, used = op.trace(holes, None).dtype, operands_used(op, holes)
   src = tuple([s if i in used else UOp.const(s.dtype, 0).broadcast_to(s.shape) for i, s in enumerate(src)])
   wide = to_dtype(REDUCE_DTYPE.value)
-  if (
-    dtype in (dtypes.float16, dtypes.bfloat16)
-    and (op.by is Ops.ADD or op.by is Ops.MUL)
-    and op.rule.contracted(op.result)
-  ):
+  if dtype in HALVES and (op.by is Ops.ADD or op.by is Ops.MUL) and op.rule.contracted(op.result):
     return UOp.build(Ops.CUSTOM, wide, src, (op.by, dataclasses.replace(op, wide=wide))).cast(dtype)
   return UOp.build(Ops.CUSTOM, dtype, src, (op.by or Ops.ADD, op))

@@ -373,7 +373,7 @@ class UOp:
     if op is Ops.ADD and dtypes.is_float(self.dtype) and any(is_int(self.shape[a], 0) for a in axes):
       return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes)) + 0.0  # of nothing the -0.0 that sums begin with
     d = self.device
-    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
+    if self.dtype in HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
       # parts of a half are carried in a wider type, so that sharding loses neither range nor precision
       wide = self.cast(to_dtype(REDUCE_DTYPE.value))
       return UOp.build(Ops.REDUCE, wide.dtype, (wide,), (op, axes)).cast(self.dtype)
@@ -443,7 +443,7 @@ class UOp:
     self are those of the result; an index outside [0, n) is dropped."""
     arg = (op, as_dims((n,))[0], batch)
     cut = [(d, i) for d in (self.device, index.device) for i in range(batch, index.ndim) if isinstance(d, Sharding)]
-    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL):  # what is added to, in memory, is not rounded each time
+    if self.dtype in HALVES and op in (Ops.ADD, Ops.MUL):  # what is added to, in memory, is not rounded each time
       wide = self.cast(to_dtype(REDUCE_DTYPE.value) if any(d.cut(i) for d, i in cut) else dtypes.float32)
       return UOp.build(Ops.SCATTER, wide.dtype, (index, wide), arg).cast(self.dtype)
     return UOp.build(Ops.SCATTER, self.dtype, (index, self), arg)
@@ -560,7 +560,7 @@ class UOp:
 
 _WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
 _KEEPS_PLACEMENT = GroupOp.KeepsPlacement
-_HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
+HALVES = frozenset((dtypes.float16, dtypes.bfloat16))  # what is added up in a wider type
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH, Ops.CONSTRAIN))
 
 
