@@ -4,7 +4,7 @@ optimizer's state after the weights."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
   from tinygrad.solver.auto.recompute import Recomputation
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
-  from tinygrad.solver.solve import Policy
 else:
   build, decided, graph, handed, prices, reasons, solve, automatic, fit, model, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
@@ -204,41 +203,61 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 
 @uncollected()
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
-  """What `propagate` makes of values. A hint that nobody reads says where a result is to be; one that leaves no dim
-  open may state what was decided. One that is met without it is inert: so what was decided can be said of any value,
-  and nothing changes. Of those that are not, one of the earliest round comes to count, those that are read first, and
-  those that say less: others may then be met. So few count that need not; and not many placements are made for many
-  that must: with it go half as many results as have, or all hints that say the same of equal layers; and what is read
-  is looked at in drafts. Where one on a result counts, which of them these are is no matter in the end."""
-  sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert, unread = graph.closed_hints(sink), graph.unread_hints(sink)
-  read = inert - unread
-  while True:
-    found = graph.answer(sink, mesh, policy, inert)
-    if wanting := graph.wanting(found, inert & read, read - inert):
-      inert = inert - wanting
-      continue
-    placing = Placing(found, draft=bool(read))
-    met = graph.met(inert, placing.made, mesh)
-    if read and met.keys() >= inert:
+  """What `propagate` makes of values."""
+  return ByHints(UOp.sink(*roots), mesh).placed()
+
+
+class ByHints:
+  """Which hints count, and what is placed by these. A hint that nobody reads says where a result is to be; one that
+  leaves no dim open may state what was decided. One that is met without it is inert: so what was decided can be said
+  of any value, and nothing changes."""
+
+  def __init__(self, sink: UOp, mesh: Mesh) -> None:
+    self.sink, self.mesh, self.policy = sink, mesh, solve.Policy(STRATEGY.value)
+    self.may_be_inert, self.unread = graph.closed_hints(sink), graph.unread_hints(sink)
+    self.read = self.may_be_inert - self.unread
+
+  def placed(self) -> Placing:
+    """Of the hints that are not met one of the earliest round comes to count, those that are read first, and those that
+    say less: others may then be met. So few count that need not; and not many placements are made for many that must:
+    with it go half as many results as have, or all hints that say the same of equal layers; and what is read is looked
+    at in drafts. In the end each of these is left out once, but for the last, which the others did not meet. Where one
+    on a result counts, which of them these are is no matter then."""
+    inert, counted = self.may_be_inert, list[Set[UOp]]()
+    while not isinstance(found := self.placed_without(inert), Placing):
+      counted.append(found)
+      inert = inert - found
+    for more in counted[:-1]:
+      if isinstance(fewer := self.placed_without(inert | more), Placing):
+        inert, found = inert | more, fewer
+    return found if inert >= graph.unread_hints(self.sink, True) else self.with_results_stated(found, inert)
+
+  def placed_without(self, inert: Set[UOp]) -> Placing | Set[UOp]:
+    """What is placed where some hints do not count; if not all of them are met by it, which are to count next."""
+    found = graph.answer(self.sink, self.mesh, self.policy, inert)
+    if wanting := graph.wanting(found, inert & self.read, self.read - inert):
+      return wanting
+    placing = Placing(found, draft=bool(self.read))
+    met = graph.met(inert, placing.made, self.mesh)
+    if self.read and met.keys() >= inert:
       placing.settle()
-      met = graph.met(inert, placing.made, mesh)
-    placing.found.met.update(met)
+      met = graph.met(inert, placing.made, self.mesh)
+    found.met.update(met)
     if not (unmet := inert - met.keys()):
-      break
-    if unmet & read:
-      inert = inert - graph.next_to_count(placing.found, unmet & read, read - inert)
-      continue
-    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth, max(len(unread - inert) // 2, 1))
-  return placing if inert >= graph.unread_hints(sink, True) else with_results_stated(placing, policy)
+      return placing
+    if unmet & self.read:
+      return graph.next_to_count(found, unmet & self.read, self.read - inert)
+    return graph.earliest(unmet, found.asked.by_depth, max(len(self.unread - inert) // 2, 1))
 
-
-def with_results_stated(placing: Placing, policy: Policy) -> Placing:
-  """The same leaves and results, with what is between decided from these alone: as it was, if they can't be had so."""
-  asked = placing.found.asked
-  again = Placing(graph.restated(placing.found, placing.made, policy))
-  cuts = ([graph.cuts_on(way.made[u], asked.mesh) for u in asked.order[-1].src] for way in (placing, again))
-  return again if next(cuts) == next(cuts) else placing
+  def with_results_stated(self, placing: Placing, inert: Set[UOp]) -> Placing:
+    """The same leaves and results, with what is between decided from these alone: as it was, if they can't be had so,
+    or what is inert is not met then."""
+    again = Placing(graph.restated(placing.found, placing.made, self.policy))
+    if not graph.met(inert, again.made, self.mesh).keys() >= inert:
+      return placing
+    roots = self.sink.src
+    cuts = ([graph.cuts_on(way.made[u], self.mesh) for u in roots] for way in (placing, again))
+    return again if next(cuts) == next(cuts) else placing
 
 
 @uncollected()

@@ -38,6 +38,7 @@ BETWEEN = (
   300680,
   300867,
   300879,
+  732109,
   732930,
   733813,
 )  # what was stated of a value that is read once changed a placement, or bytes
@@ -264,8 +265,32 @@ def test_a_hint_that_comes_to_count_beside_what_it_follows_from_is_noticed(monke
 
 def test_what_follows_from_which_hint_counts_is_noticed(monkeypatch):
   """(Mutant: what is between is as it was found when the last hint came to count.)"""
-  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
+  monkeypatch.setattr(propagation.ByHints, "with_results_stated", lambda self, placing, inert: placing)
   assert broken("stated", (510332, 704143))
+
+
+def test_a_hint_that_what_is_stated_no_longer_meets_is_noticed(monkeypatch):
+  """A value between, of which one is read that is met only as it was found. (Mutant: all are taken as met.)"""
+  assert check(800686, "cuts") == ""
+  monkeypatch.setattr(propagation.ByHints, "with_results_stated", stated_anyway)
+  assert broken("cuts", (800686,))
+
+
+def placed_by_all_that_counted(self):
+  inert = self.may_be_inert
+  while not isinstance(found := self.placed_without(inert), propagation.Placing):
+    inert = inert - found
+  return self.with_results_stated(found, inert)
+
+
+def stated_anyway(self, placing, inert):
+  return propagation.Placing(graph.restated(placing.found, placing.made, self.policy))
+
+
+def test_a_hint_that_came_to_count_first_and_need_not_is_noticed(monkeypatch):
+  """(Mutant: what has come to count is never left out again.)"""
+  monkeypatch.setattr(propagation.ByHints, "placed", placed_by_all_that_counted)
+  assert broken("between", (732109,))
 
 
 def test_a_result_that_is_priced_where_nobody_wants_it_is_noticed(monkeypatch):
