@@ -101,17 +101,17 @@ def test_what_is_told_late_counts_late(monkeypatch):
 
 
 def test_many_hints_that_are_needed_come_to_count_in_few_placements(monkeypatch):
-  """(Mutant: one at a time.)"""
+  """And are left out again, once, as they came. (Mutant: one at a time.)"""
   placed, earliest = [], graph.earliest
   monkeypatch.setattr(graph, "ask", lambda *given: placed.append(given[2]) or ask(*given))
   results = lambda: [zeros(8, 8).T.constrain(P("a")) for _ in range(30)]  # noqa: E731
   propagate(results(), mesh=LINE)
   counted = [30 - len(inert) for inert in placed]
-  assert counted == [0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 30]
+  assert counted == [0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 30, *(30 - n for n in (1, 1, 1, 1, 2, 3, 4, 6, 9))]
   placed.clear()
   monkeypatch.setattr(graph, "earliest", lambda hints, order, most: earliest(hints, order, 1))
   propagate(results(), mesh=LINE)
-  assert len(placed) == 31
+  assert len(placed) == 31 + 29
 
 
 def test_a_hint_on_another_waits_for_that(monkeypatch):
@@ -150,7 +150,7 @@ def of_equal_results(stated):
 def test_what_is_between_results_follows_from_where_these_are(monkeypatch):
   """(Mutant: from which hint of several came to count.)"""
   assert of_equal_results(True) == of_equal_results(False)
-  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
+  monkeypatch.setattr(propagation.ByHints, "with_results_stated", lambda self, placing, inert: placing)
   assert of_equal_results(True) != of_equal_results(False)
 
 
@@ -416,7 +416,7 @@ def test_a_move_of_what_is_placed_as_if_written_now_comes_from_the_line_of_its_o
 def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
   """As it does where it is written on what is placed. (Mutant: that such a move is there is not known.) As it was
   found: with what is between decided by the hints that came to count."""
-  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
+  monkeypatch.setattr(propagation.ByHints, "with_results_stated", lambda self, placing, inert: placing)
   case = of_a_cat_along_a_cut_dim, SQUARE, [((4, 8), P("a")), ((8,), P(("a", "b")))], {}
   by_hints, by_hooks = bytes_with_gradients(*case)
   assert by_hints == by_hooks
@@ -607,6 +607,6 @@ def test_closed_hints_of_equal_layers_come_to_count_together(monkeypatch):
     monkeypatch.undo()
     return len(made)
 
-  assert placings(3) == placings(12) <= 3
+  assert placings(3) == placings(12) <= 4
   monkeypatch.setattr(graph, "what_is_said", lambda u: u)
-  assert placings(12) > 3
+  assert placings(12) > 4
