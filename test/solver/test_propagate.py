@@ -251,6 +251,15 @@ def test_what_cannot_be_is_said_with_the_hints_line():
 # ---------------------------------------------------------------- why
 
 
+def test_a_hint_on_what_the_user_has_put_elsewhere_is_told():
+  """(Mutant seen: it was said to be at any device.)"""
+  there = Mesh(("CPU:2", "CPU:3"), names=("d",))
+  z = whole(4, 8)[0].shard(there, P("d")).exp().constrain(P(None, "d"))
+  said = str(propagate(z, mesh=Mesh(("CPU:0", "CPU:1"), names=("d",))))
+  assert 'at CPU:2-3, dim 0 over "d", where the user has put it: a hint on this mesh is nothing to it' in said
+  assert z.device.spec == P("d")
+
+
 def test_each_cut_is_explained_by_a_hint_its_line_and_the_ops_between():
   (x, _), (w1, _), (w2, _) = whole(8, 16), whole(16, 32), whole(32, 16)
   x = x.constrain(P("dp", OPEN))  # rows

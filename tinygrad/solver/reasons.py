@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.device import Cut, PlacedLine, Placement, hint_of, show_placement
+from tinygrad.device import Cut, PlacedLine, hint_of, show_placement
 from tinygrad.helpers import source_line
 from tinygrad.solver.axes import Axes
 from tinygrad.solver.graph import Answer
@@ -153,7 +153,10 @@ def table(answer: Answer) -> str:
   lines = []
   for u in (*answer.asked.leaves, *(u for u in answer.asked.order if u.op is Ops.CONSTRAIN)):
     what = f"{u.dtype.name}{render_shape(u.shape)}" + (f" {source_line(*u.origin)}" if u.origin else "")
-    place: Placement | None = answer[u]
-    lines.append(f"{what}\n    at {show_placement(place)}")
+    if u in answer.asked.number:
+      place = show_placement(answer[u])
+    else:
+      place = f"{show_placement(u.device)}, where the user has put it: a hint on this mesh is nothing to it"
+    lines.append(f"{what}\n    at {place}")
     lines += [f"    {reason}" for reason in reasons(answer, u)]
   return "\n".join(lines)
