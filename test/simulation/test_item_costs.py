@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tinygrad import Context, Mesh, P, Sharding, Tensor
+from tinygrad.debug import cost
+from tinygrad.debug.cost import phases, roofline
 from tinygrad.debug.estimate import Estimate
 from tinygrad.device import SubAxis
 from tinygrad.device.machine import Chip, Cluster, Level
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import Step
-from tinygrad.simulation import cluster_of, cost, simulate
-from tinygrad.simulation.cost import phases, roofline
+from tinygrad.simulation import cluster_of, simulate
 
 CHIP = Chip("c", (("bfloat16", 100.0), ("float32", 10.0)), 5.0, 20.0, 1e12, 4.0, 0.5)
 TWO = Cluster("two", CHIP, (Level("in", 4, 8.0, 0.25), Level("out", 2, 2.0, 1.0)))

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from tinygrad.debug.cost import ItemCost, Phase
 from tinygrad.simulation import cluster_of
 from tinygrad.simulation import timeline as module
-from tinygrad.simulation.cost import ItemCost, Phase
 from tinygrad.simulation.memory import held_at_most, in_use, lives
 from tinygrad.simulation.program import Entry, StepProgram, UsedMemory
 from tinygrad.simulation.timeline import KERNELS, MOVES, Clock, timeline

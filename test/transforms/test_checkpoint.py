@@ -207,3 +207,12 @@ def test_rows_of_a_cut_table_by_themselves():
   loss = lambda t: ((t * 2) * (t * 3)).square().sum()  # noqa: E731
   for f in (loss, checkpoint(loss), lambda t: checkpoint(lambda v: (v * 2) * (v * 3))(t).square().sum()):
     close([grad(f)(rows)], [Tensor(4 * 36 * table[index] ** 3)])
+
+
+def test_what_is_waited_for_is_named_as_the_schedule_names_memory(model):
+  """Each was written by an item before, under the number that it has in the plan."""
+  items = plan(gradients(checkpoint(block), model)).items
+  waits = [(i, slot) for i, item in enumerate(items) for slot in item.after]
+  assert waits
+  for i, slot in waits:
+    assert any(slot in x.slots[: x.writes] for x in items[:i])

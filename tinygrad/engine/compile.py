@@ -36,8 +36,9 @@ from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 
 if TYPE_CHECKING:
   from tinygrad import codegen
+  from tinygrad.debug import cost as costs
   from tinygrad.debug import report as moves
-  from tinygrad.runtime import plans
+  from tinygrad.runtime import overlap, plans
   from tinygrad.runtime.plans import CompiledKernel, Plan
   from tinygrad.schedule import schedule as scheduling
   from tinygrad.schedule.items import Schedule
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
   of = "codegen", "tuning.by_hand", "tuning.search", "runtime.plans", "schedule.schedule", "sharding.localize"
   codegen, by_hand, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
-  moves, recorder = LazyModule("tinygrad.debug.report"), LazyModule("tinygrad.viz.recorder")
+  costs, moves, overlap = (LazyModule(f"tinygrad.{name}") for name in ("debug.cost", "debug.report", "runtime.overlap"))
+  recorder = LazyModule("tinygrad.viz.recorder")
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
 CACHED_PLANS = 1024
@@ -141,7 +143,8 @@ def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
   """The schedule of a local graph whose memory is on devices of these kinds."""
   targets = {Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS}
   target = targets.pop() if len(targets) == 1 else scheduling.ANY_TARGET
-  return scheduling.create_schedule(local, bool(TILE_AND_FUSE) and not CHECK_NAN and target.fuses, target)
+  arrange = scheduling.as_is if target.overlaps is None else overlap.hiding(costs.prices(target.overlaps))
+  return scheduling.create_schedule(local, bool(TILE_AND_FUSE) and not CHECK_NAN and target.fuses, target, arrange)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from tinygrad.device import Target, device_set
@@ -13,7 +13,7 @@ from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
 from tinygrad.schedule.homes import Home, layout, peel
-from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer, plan_memory, uses_of
+from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order
 from tinygrad.schedule.slots import Slots
@@ -24,6 +24,8 @@ from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp, check_graph
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
+Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
+Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
@@ -33,11 +35,16 @@ STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts}
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 
 
-def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
+def as_is(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:
+  return items, *plan_memory(uses_of(items, temps), temps)
+
+
+def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET, arrange: Arrange = as_is) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
-  same rows as one, as far as the target's cache goes. Raises ScheduleError if no order of the effects exists."""
+  same rows as one, as far as the target's cache goes. `arrange`: what gives them their last order, and memory. Raises
+  ScheduleError if no order of the effects exists."""
   builder = _Builder(written_apart(rewrite(nearest_first(sink), STEPS)), rows, target)
-  while (schedule := builder.build()) is None:
+  while (schedule := builder.build(arrange)) is None:
     builder = _Builder(builder.sets.with_own(builder.shared) if builder.shared else builder.with_copies(), rows, target)
   return schedule
 
@@ -102,7 +109,7 @@ class _Builder:
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
     self.shared: set[UOp] = set()  # stored values that are read on several device sets
 
-  def build(self) -> Schedule | None:
+  def build(self, arrange: Arrange) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
     self.slots.place(fuse.choose(self.sink, self.target, self.rows))
     self.shared = self.sets.shared(self.slots.homes)
@@ -114,7 +121,7 @@ class _Builder:
     sizes = {slot: t.nbytes for slot, t in self.slots.temps.items()} if any(s.waits for s in self.steps) else {}
     order = Order(self.steps, self.made, sizes)
     steps, self.copies = order.run(), order.copies
-    return None if self.copies else self.finish([step.item for step in steps if step.item is not None])
+    return None if self.copies else self.finish([step.item for step in steps if step.item is not None], arrange)
 
   def with_copies(self) -> UOp:
     """The graph with a copy of each content in `copies` where it is read; what is written stays where it is."""
@@ -229,15 +236,16 @@ class _Builder:
         step.after |= waits
         step.waits += [self.steps[i].writes for i in waits]
 
-  def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
+  def finish(self, items: Sequence[ScheduleItem], arrange: Arrange) -> Schedule:
     placements = [*(b.arg.device for b in self.slots.buffers), *(t.device for t in self.slots.temps.values())]
     for i in (i for i in items if isinstance(i.kernel, UOp)):  # devices meet where they read each other's parts alone
       assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
     items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target) if self.rows else items)
-    at, pool = plan_memory(uses_of(items, self.slots.temps), self.slots.temps)
-    first = len(self.slots.buffers)
-    slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]
-    return Schedule(tuple(replace(i, slots=s) for i, s in zip(items, slots)), tuple(self.slots.buffers), tuple(pool))
+    items, at, pool = arrange(items, self.slots.temps, self.slots.buffers)
+    number = {s: s for s in range(len(self.slots.buffers))} | {s: len(self.slots.buffers) + n for s, n in at.items()}
+    numbers = [[tuple(number[s] for s in slots if s in number) for slots in (i.slots, i.after)] for i in items]
+    items = [replace(i, slots=slots, after=after) for i, (slots, after) in zip(items, numbers)]
+    return Schedule(tuple(items), tuple(self.slots.buffers), tuple(pool))
 
 
 def overwrites_what_it_reads(kernel: Kernel) -> bool:

@@ -30,7 +30,7 @@ weights, which are gathered where they are used; tp cuts matrices and heads, two
 tp belongs inside a host, and dp or fsdp across.
 
 What it prints: the predicted seconds; for each class of devices (those that do the same) the share of kernels and of
-communication, and how much of that no kernel hides; bytes by link; memory against what the chip has; then the lines of
+communication, and how much of that kernels hide; bytes by link; memory against what the chip has; then the lines of
 the model that take most. A script of your own is simulated as it stands: SIM=h100x8:4 python train.py
 """
 

@@ -72,7 +72,8 @@ def class_line(t: StepTimeline, c: int, held: int) -> str:
   """A class: how long it computes, communicates, and waits for that, what it receives and holds."""
   kernels, whole = sum(s.seconds for s in t.of(c) if s.kind == "kernel"), t.seconds or 1.0
   moves, exposed = sum(s.seconds for s in t.of(c) if s.kind != "kernel"), t.exposed(c)
-  said = f"kernels {kernels / whole:.0%}, communication {moves / whole:.0%}, of which {exposed / whole:.0%} not hidden"
+  said = f"kernels {kernels / whole:.0%}, communication {moves / whole:.0%}"
+  said += f", {1 - exposed / moves:.0%} of that hidden" if moves else ""
   wire = ", ".join(f"{size_to_str(n)} over {level}" for level, n in t.received(c).items())
   room = t.cluster.chip.memory
   fits = f"of {size_to_str(room)}" if held <= room else f"MORE than the {size_to_str(room)} that there are"

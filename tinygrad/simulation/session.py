@@ -8,6 +8,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tinygrad.device import Device, Target, backends
@@ -72,7 +73,8 @@ def standing_for(cluster: Cluster) -> Iterator[None]:
   """A block in which schedules are made as for a cluster's devices, and `auto` knows what these can do."""
   kind = null.NullDevice
   before = kind.target, kind.devices
-  kind.target, kind.devices = target_named(cluster.chip.target), len(cluster)
+  target = target_named(cluster.chip.target)
+  kind.target, kind.devices = replace(target, overlaps=cluster if cluster.overlap else None), len(cluster)
   simulated.append(cluster)
   try:
     yield

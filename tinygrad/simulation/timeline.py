@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tinygrad.debug.cost import ItemCost, cost_of
 from tinygrad.device.machine import Cluster, numbers
+from tinygrad.helpers.list_scheduling import QueueClock, device_parts
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.simulation.cost import ItemCost, cost_of
 from tinygrad.simulation.program import Entry, StepProgram
 
 KERNELS, MOVES = "kernels", "communication"  # the streams of a class
@@ -115,16 +116,8 @@ def overlaps(xs: Sequence[tuple[float, float]], ys: Sequence[tuple[float, float]
 
 def device_classes(entries: Sequence[Entry]) -> tuple[tuple[DeviceClass, ...], dict[tuple[str, ...], tuple[int, ...]]]:
   """The classes, the parts into which the device sets of items cut all devices; and of each set those that it is."""
-  sets = list(dict.fromkeys(e.devices for e in entries))
-  member: dict[str, tuple[int, ...]] = {}
-  for i, devices in enumerate(sets):
-    for d in devices:
-      member[d] = (*member.get(d, ()), i)
-  parts: dict[tuple[int, ...], list[str]] = {}
-  for d, signature in member.items():
-    parts.setdefault(signature, []).append(d)
-  within = {devices: tuple(c for c, signature in enumerate(parts) if i in signature) for i, devices in enumerate(sets)}
-  return tuple(DeviceClass(tuple(devices)) for devices in parts.values()), within
+  parts, within = device_parts(e.devices for e in entries)
+  return tuple(map(DeviceClass, parts)), within
 
 
 Price = Callable[[ScheduleItem, Cluster], ItemCost]
@@ -136,26 +129,21 @@ def timeline(program: StepProgram, cluster: Cluster, price: Price = cost_of) -> 
   return StepTimeline(cluster, classes, tuple(Clock(cluster, sets, price).spans(program.entries)))
 
 
-class Clock:
+class Clock(QueueClock):
   """When streams are free, and memory written and read, as the items of a program pass."""
 
   def __init__(self, cluster: Cluster, sets: dict[tuple[str, ...], tuple[int, ...]], price: Price) -> None:
+    super().__init__()
     self.cluster, self.sets, self.price = cluster, sets, price
-    self.free: dict[tuple[int, str], float] = {}
-    self.written: dict[int, float] = {}
-    self.read: dict[int, float] = {}
 
   def spans(self, entries: Sequence[Entry]) -> Iterator[Span]:
     for i, e in enumerate(entries):
-      now = max((self.written.get(m, 0.0) for m in (*e.reads, *e.writes, *e.waits)), default=0.0)
-      now = max([now, *(self.read.get(m, 0.0) for m in e.writes)])
+      now = self.ready(e.reads, e.writes, e.waits)
       cost, classes = self.price(e.item, self.cluster), self.sets[e.devices]
       for span in self.parts(i, e, cost, classes, now):
         yield span
         now = span.end
-      self.written.update(dict.fromkeys(e.writes, now))
-      for m in e.reads:
-        self.read[m] = max(self.read.get(m, 0.0), now)
+      self.ended(e.reads, e.writes, now)
 
   def parts(self, i: int, e: Entry, cost: ItemCost, classes: tuple[int, ...], ready: float) -> Iterator[Span]:
     """The communications of an item, then its kernel; none before `ready`."""
@@ -169,6 +157,4 @@ class Clock:
 
   def take(self, stream: str, classes: tuple[int, ...], ready: float, seconds: float) -> tuple[float, float]:
     """The next `seconds` in which the stream of all these classes is free, from `ready` on."""
-    start = max([ready, *(self.free.get((c, stream), 0.0) for c in classes)])
-    self.free.update(dict.fromkeys([(c, stream) for c in classes], start + seconds))
-    return start, start + seconds
+    return self.occupy([(c, stream) for c in classes], ready, seconds)

@@ -10,7 +10,7 @@ others is read, one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinygrad.debug.estimate import COUNTED, Estimate, estimate
@@ -47,6 +47,12 @@ class ItemCost:
   ops: int = 0
   nbytes: int = 0
 
+  @property
+  def in_turn(self) -> list[tuple[bool, float]]:
+    """(whether it communicates, seconds), one after the other."""
+    kernel = [(False, self.seconds)] if self.seconds or not self.phases else []
+    return [*((True, phase.seconds) for phase in self.phases), *kernel]
+
 
 def cost_of(item: ScheduleItem, cluster: Cluster) -> ItemCost:
   """What an item takes. A kernel that only brings together what it reads of other devices is its communication."""
@@ -59,6 +65,11 @@ def cost_of(item: ScheduleItem, cluster: Cluster) -> ItemCost:
   known = estimated(item.kernel)
   seconds, bound = roofline(known, cluster.chip)
   return ItemCost(phases, seconds, bound, known.ops, known.nbytes)
+
+
+def prices(cluster: Cluster) -> Callable[[ScheduleItem], list[tuple[bool, float]]]:
+  """What items take of a device's two queues (runtime/overlap.py)."""
+  return lambda item: cost_of(item, cluster).in_turn
 
 
 # ---------------------------------------------------------------- kernels
