@@ -10,6 +10,7 @@ import pytest
 from several import MPIEXEC, command_output, launched, needs_mpi, printed, run_in
 
 from tinygrad import Device, DeviceError, Mesh, P, ShardError, Sharding, Tensor, distributed
+from tinygrad.distributed import siblings
 
 HERE = Path(__file__).parent
 pytestmark = needs_mpi
@@ -176,13 +177,37 @@ def test_in_one_process_nothing_changes():
 def test_mistakes_at_the_start(monkeypatch):
   with pytest.raises(ValueError, match="a process has at least one device, not 0"):
     distributed.initialize(0)
-  monkeypatch.setenv("SLURM_NTASKS", "4")
+  monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
   with pytest.raises(distributed.DistributedError, match="4 processes were started, and MPI sees 1"):
     distributed.initialize()
   monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
   with pytest.raises(
     distributed.DistributedError, match=r"several processes need MPI[^$]*pip install 'tinygrad\[mpi\]'"
   ):
+    distributed.initialize()
+
+
+def test_what_slurm_leaves_in_the_environment_is_read(monkeypatch):
+  """As its documentation has it, and Slurm 22.05 does."""
+  for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"):
+    monkeypatch.delenv(name, raising=False)
+  job = {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_GTIDS": "0"}
+  for name, value in job.items():  # of the job's script, which is one process
+    monkeypatch.setenv(name, value)
+  distributed.initialize()
+  assert Device.world is None and siblings.of_this_host() == (1, 0)
+  step = {"SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_GTIDS": "4,5,6,7"}
+  for name, value in step.items():  # of a process that srun has started
+    monkeypatch.setenv(name, value)
+  assert siblings.of_this_host() == (4, 2)
+  with pytest.raises(
+    distributed.DistributedError, match=r"8 processes[^$]*fix: that MPI's own mpiexec; srun --mpi=pmi2"
+  ):
+    distributed.initialize()
+  for name, value in {"PMI_SIZE": "3", "MPI_LOCALNRANKS": "3", "MPI_LOCALRANKID": "1"}.items():
+    monkeypatch.setenv(name, value)  # of one that mpiexec has, in a step of its own
+  assert siblings.of_this_host() == (3, 1)
+  with pytest.raises(distributed.DistributedError, match="3 processes were started, and MPI sees 1"):
     distributed.initialize()
 
 

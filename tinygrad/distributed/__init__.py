@@ -25,12 +25,10 @@ __all__ = [
   "process_index",
   "so_anywhere",
 ]
-STARTED_BY = (
-  "PMI_SIZE",
-  "PMIX_RANK",
-  "OMPI_COMM_WORLD_SIZE",
-  "SLURM_NTASKS",
-)  # what a starter leaves in the environment
+# How many processes a starter has started, as it leaves it in the environment: mpiexec, which srun may have started
+# itself, and srun. (SLURM_NTASKS is a whole job's: the script of the job, too, has it, and is one process.)
+STARTED_BY = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+UNTOLD = "PMIX_RANK"  # of a starter that does not say how many there are
 
 
 def initialize(devices: int | None = None) -> None:
@@ -54,18 +52,17 @@ def initialize(devices: int | None = None) -> None:
 
 def _mpi() -> Any:
   """MPI, if more than one process runs; None if this one runs alone."""
-  started = {name: os.environ[name] for name in STARTED_BY if name in os.environ}
-  if not started:
+  wanted = next((int(os.environ[name]) for name in STARTED_BY if name in os.environ), 1)
+  if wanted < 2 and UNTOLD not in os.environ:
     return None
   wait_for_siblings()
   try:
     mpi: Any = importlib.import_module("mpi4py.MPI")
   except ImportError as e:
     raise DistributedError(f"several processes need MPI ({e})\n  fix: pip install 'tinygrad[mpi]'") from e
-  wanted = max((int(n) for name, n in started.items() if name != "PMIX_RANK"), default=1)
   if (size := mpi.COMM_WORLD.Get_size()) < wanted:
     rule = f"{wanted} processes were started, and MPI sees {size}: it does not know who has started them"
-    raise DistributedError(f"{rule}\n  fix: that MPI's own mpiexec; srun --mpi=pmi2 or --mpi=pmix")
+    raise DistributedError(f"{rule}\n  fix: that MPI's own mpiexec; srun --mpi=pmi2 (MPICH's wheel) or --mpi=pmix")
   return mpi if size > 1 else None
 
 

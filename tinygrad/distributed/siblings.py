@@ -1,7 +1,8 @@
 """Before MPI begins, in native code that waits for ever: whether all processes of this host come to it.
 
-MPICH's starter has one process on each host, whose children all others are. Each that comes opens a socket under a name
-that follows from that process's number; nothing is sent. Where one of them ends without having come, the rest say so.
+MPICH's starter has one process on each host, whose children all others are, and so has Slurm's. Each that comes opens
+a socket under a name that follows from that process's number; nothing is sent. Where one of them ends without having
+come, the rest say so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tinygrad.distributed.errors import LostProcessError
 
-STARTER = "hydra_pmi_proxy"
+STARTERS = ("hydra_pmi_proxy", "slurmstepd")
 PAUSE = 0.01  # seconds between looks
 MISSED = 1.5  # seconds for which there have to be too few processes: the starter may still be starting them
 _here: list[socket.socket] = []  # as long as this process lives
@@ -21,7 +22,7 @@ _here: list[socket.socket] = []  # as long as this process lives
 
 def wait_for_siblings() -> None:
   """Returns when all processes of this host are here, or nothing is known of them. Raises: LostProcessError."""
-  count, own = (int(os.environ.get(f"MPI_LOCAL{name}", "0")) for name in ("NRANKS", "RANKID"))
+  count, own = of_this_host()
   if count < 2 or (starter := _starter()) is None:
     return
   _here.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -41,6 +42,15 @@ def wait_for_siblings() -> None:
       raise LostProcessError(f"{who}\n  fix: its own error says why; every process calls it")
 
 
+def of_this_host() -> tuple[int, int]:
+  """(how many processes the starter has started here, which of them this is), as mpiexec and srun leave it; (0, 0)
+  where neither has. (SLURM_GTIDS: the numbers of a host's tasks.)"""
+  if "MPI_LOCALNRANKS" in os.environ:
+    return int(os.environ["MPI_LOCALNRANKS"]), int(os.environ["MPI_LOCALRANKID"])
+  tasks = [n for n in os.environ.get("SLURM_GTIDS", "").split(",") if n]
+  return len(tasks), int(os.environ.get("SLURM_LOCALID", "0"))
+
+
 def _name(starter: int, number: int) -> str:
   return f"\0tinygrad/{starter}/{number}"  # of no file, and gone with the process
 
@@ -56,7 +66,7 @@ def _starter() -> int | None:
   try:
     while pid > 1:
       name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-      if name.partition("(")[2] == STARTER:
+      if name.partition("(")[2] in STARTERS:
         return pid if _children(pid) else None
       pid = int(rest.split()[1])
   except OSError:
