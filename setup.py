@@ -34,6 +34,7 @@ ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
 CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
+NCCL = ["nccl4py", "nvidia-nccl-cu13"]
 SASS = ["nvidia-cuda-nvdisasm"]
 METAL = ["pyobjc-framework-Metal; sys_platform == 'darwin'"]
 ORACLE = ["torch==2.13.0", "transformers", "jax"]
@@ -63,6 +64,7 @@ setup(
     "cuda": CUDA,
     "metal": METAL,
     "mpi": MPI,
+    "nccl": NCCL,
     "serve": SERVE,
     "chat": CHAT,
     "hub": HUB,

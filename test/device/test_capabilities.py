@@ -10,7 +10,8 @@ from tinygrad.device import Capabilities, Computes, Device, backends
 
 KINDS = {
   "CPU": Capabilities(processor=True, wraps=True, cells=True, stamps=True),
-  **dict.fromkeys(("CL", "CUDA"), Capabilities(copies=True)),
+  "CL": Capabilities(copies=True),
+  "CUDA": Capabilities(copies=True, nccl=True),
   "METAL": Capabilities(),
   "NULL": Capabilities(simulated=True),
   "PYTHON": Capabilities(Computes.INTERPRETED, arrays=True),

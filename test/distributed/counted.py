@@ -1,10 +1,12 @@
 """Collectives between processes that share no memory, with the bytes that MPI is given counted by wrapping it, beside
 what `explain` says: for each device, between hosts, inside hosts. With `--whole` all that a kernel reads anything of
 travels; with `--grid` the devices are a grid, a line for each host; with `--flat` no sum goes by levels; with
-`--sequence` numpy adds one after the other; `--each N`: devices of a process."""
+`--sequence` numpy adds one after the other; `--each N`: devices of a process. DEV
+in the environment: the kind of device; between those that are EMULATED a double of NCCL moves the bytes."""
 
 import functools
 import operator
+import os
 import sys
 
 import numpy as np
@@ -14,8 +16,13 @@ from tinygrad.device import sums
 from tinygrad.runtime import peer_reads
 from tinygrad.sharding import explain
 
-distributed.initialize(int(sys.argv[sys.argv.index("--each") + 1]) if "--each" in sys.argv else 1)
-n = Device.count("CPU")
+KIND, EACH = os.environ.get("DEV", "CPU"), int(sys.argv[sys.argv.index("--each") + 1]) if "--each" in sys.argv else 1
+if KIND == "EMULATED":
+  import nccl_double
+
+  nccl_double.install(EACH)
+distributed.initialize(EACH)
+n = Device.count(KIND)
 
 
 class Counting:
@@ -46,8 +53,14 @@ if "--whole" in sys.argv:
   peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))
 world = Device.world
 counting = world.comm = Counting(world.comm)
+
+
+def sent_here():
+  return counting.sent + (nccl_double.carried if KIND == "EMULATED" else 0)
+
+
 grid = "--grid" in sys.argv
-mesh = Mesh([f"CPU:{i}" for i in range(n)], (2, n // 2) if grid else (n,), ("x", "y") if grid else ("x",))
+mesh = Mesh([f"{KIND}:{i}" for i in range(n)], (2, n // 2) if grid else (n,), ("x", "y") if grid else ("x",))
 axes = mesh.names
 size = 48 * 1024
 x = np.random.default_rng(0).standard_normal((n, size)).astype(np.float32)
@@ -60,9 +73,10 @@ for name, given, f, want in (
   ("halo", columns, lambda t: t[:, 1:] + t[:, :-1], x[:, 1:] + x[:, :-1]),
 ):
   y = f(given)
-  report, before = explain(y), counting.sent
+  report, before = explain(y), sent_here()
   y.realize()
   assert ("inside hosts, " in str(report)) == ("between hosts" in str(report)) == (report.between_hosts > 0)
-  sent = world.comm.comm.allreduce(counting.sent - before)
+  Device[Device.local(KIND)[0]].synchronize()
+  sent = world.comm.comm.allreduce(sent_here() - before)
   same = np.array_equal(y.numpy(), want)
   print(name, sent, int(report.wire * n), same, report.between_hosts, report.inside_hosts, flush=True)

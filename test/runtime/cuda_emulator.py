@@ -15,6 +15,7 @@ import enum
 import functools
 import hashlib
 import importlib.util
+import os
 import random
 import re
 import shutil
@@ -124,7 +125,7 @@ extern "C" int run(long long** given, const unsigned* g, const unsigned* b) {
   return 0;
 }
 """
-_folder = tempfile.mkdtemp()
+_folder = os.environ.get("EMULATED_CODE") or tempfile.mkdtemp()  # of kernels; several processes may share one
 _compiled: dict[str, ctypes.CDLL] = {}
 
 
@@ -233,24 +234,14 @@ def host_code(source: str) -> ctypes.CDLL:
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     meets = "__syncthreads" in body or "__shfl" in body  # or else one thread after the other
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))
-    path = Path(_folder, hashlib.sha256(source.encode()).hexdigest()[:20])
-    path.with_suffix(".cpp").write_text(HOST + body + run)
-    subprocess.run(
-      [
-        "g++",
-        "-O1",
-        "-w",
-        "-fwrapv",
-        "-fno-strict-aliasing",
-        "-shared",
-        "-fPIC",
-        path.with_suffix(".cpp"),
-        "-o",
-        path.with_suffix(".so"),
-      ],
-      check=True,
-    )
-    _compiled[source] = ctypes.CDLL(str(path.with_suffix(".so")))
+    path = Path(_folder, f"{hashlib.sha256(source.encode()).hexdigest()[:20]}.so")
+    if not path.exists():
+      with tempfile.TemporaryDirectory(dir=_folder) as own:
+        Path(own, "kernel.cpp").write_text(HOST + body + run)
+        options = "-O1 -w -fwrapv -fno-strict-aliasing -shared -fPIC".split()
+        subprocess.run(["g++", *options, f"{own}/kernel.cpp", "-o", f"{own}/kernel.so"], check=True)
+        Path(own, "kernel.so").rename(path)
+    _compiled[source] = ctypes.CDLL(str(path))
   return _compiled[source]
 
 
@@ -264,6 +255,9 @@ class Op:
 class Stream:
   def __init__(self, context):
     self.context, self.ops = context, deque()
+
+  def __int__(self):
+    return id(self)  # as other libraries are given it
 
 
 class Event:
@@ -309,6 +303,7 @@ class Driver:
     self.enabled = set()
     self.current, self.stack = None, []
     self.version, self.capability = 13000, (9, 0)
+    self.domain = 0  # of the bus, which tells apart what other processes emulate
     self.units, self.shared = 2, 200 << 10  # multiprocessors; bytes of a group's memory
     self.unknown, self.loaded = set(), []  # architectures whose code is refused; those of the modules, in order
     self.memory = {}  # address -> (context, nbytes, what keeps it)
@@ -413,6 +408,9 @@ class Driver:
 
   def cuDeviceGet(self, i):
     return i
+
+  def cuDeviceGetPCIBusId(self, length, device):
+    return f"{self.domain:08x}:{device:02x}:00.0\0".encode()[:length]
 
   def cuDevicePrimaryCtxRetain(self, device):
     return device

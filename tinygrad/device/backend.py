@@ -69,6 +69,7 @@ class Capabilities:
   wraps: bool = False  # it works on memory of the host that others have allocated: `Backend.wrap`
   cells: bool = False  # arguments of its calls are words in memory, which a replay overwrites: `BoundCall.cells`
   copies: bool = False  # its devices copy memory from one another: `Backend.copy_all`
+  nccl: bool = False  # NCCL moves bytes between its devices in several processes (distributed/nccl.py)
   stamps: bool = False  # its lists of calls can tell when they come to a point: `Backend.stamp`
   files: bool = False  # what follows its name and a colon is no number but a file's path (DISK)
 
@@ -156,6 +157,7 @@ class Backend(Protocol):
   capabilities: ClassVar[Capabilities]
   name: str
   description: str = "virtual devices with threads of their own"
+  identity: str = ""  # of the physical device, among all of its machine; "": it is not said
   worth_waking: int = 1 << 19  # operations and bytes of work: less takes less time than waking a thread for it
 
   def __init__(self, name: str) -> None:

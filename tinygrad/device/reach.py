@@ -16,7 +16,7 @@ def within_reach(devices: tuple[str, ...]) -> list[list[int]]:
   for i, b in enumerate(backends):
     for group in groups:
       others = [backends[k] for k in group]
-      if all(o.kind == b.kind and b.reaches(o) and o.reaches(b) for o in others):
+      if all(o.kind == b.kind and type(o) is type(b) and b.reaches(o) and o.reaches(b) for o in others):
         group.append(i)
         break
     else:

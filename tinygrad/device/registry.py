@@ -92,7 +92,8 @@ class _Devices:
   @functools.cache  # noqa: B019 (one instance for the process)
   def _open(self, name: str) -> Backend:
     with _packages_named(name):
-      backend = _backend_class(name)(name)
+      kind = _backend_class(name)
+      backend = kind(name) if self.world is None else self.world.open(kind, name)
     if backend.kind in GPUS:  # whose drivers may be there and not work
       backend.check()
     opened[name] = backend
@@ -109,6 +110,9 @@ class _Devices:
 
   def count(self, name: str | None = None) -> int:
     """How many devices of a kind, the default one's unless given, may work side by side: `Device.count("GPU")`."""
+    kind = self.canonicalize(name).partition(":")[0]
+    if self.world is not None and self.capabilities(kind).ordinary:
+      return len(self.world.names(kind))
     return int(self[name or self.DEFAULT].count())
 
   def local(self, kind: str | None = None) -> tuple[str, ...]:
@@ -118,6 +122,10 @@ class _Devices:
       return self.world.names(kind, self.world.index)
     return tuple(self.canonicalize(f"{kind}:{i}") for i in range(self.count(kind)))
 
+  def place(self, name: str, there: int) -> int:
+    """Which of the `there` devices of this machine a device of this process is, by its canonical name."""
+    return int(name.partition(":")[2] or 0) if self.world is None or not there else self.world.place(name, there)
+
   def here(self, name: str) -> bool:
     """Whether a device, by its canonical name, is in this process."""
     return self.world is None or self.world.here(name)
@@ -125,11 +133,7 @@ class _Devices:
   def join(self, world: World | None) -> None:
     """From here on devices are spread over several processes (None: over one again). Raises: DeviceError if some are in
     use already."""
-    if used := [
-      name
-      for name, backend in opened.items()
-      if world is not None and world.backend(type(backend)) is not type(backend)
-    ]:
+    if used := [name for name, backend in opened.items() if world is not None and backend.capabilities.ordinary]:
       rule = f"{', '.join(used)} is in use already, as a device of this process alone"
       refuse(rule, "call tinygrad.distributed.initialize() before the first tensor is realized", error=DeviceError)
     self.world = world

@@ -19,6 +19,15 @@ class World(Protocol):
     """The class of the devices of a kind, of which some are in other processes."""
     ...
 
+  def open(self, kind: type[Any], name: str) -> Any:
+    """A device of a kind: one of this process, or what this one knows of another's. All processes together open the
+    first of a kind. Raises: DeviceError where it does not open in one of them."""
+    ...
+
+  def place(self, device: str, there: int) -> int:
+    """Which of the `there` devices of a machine one of this process is."""
+    ...
+
   def names(self, kind: str, rank: int | None = None) -> tuple[str, ...]:
     """The devices of a kind, or those of one process. Raises: DeviceError for a kind that is not shared out."""
     ...

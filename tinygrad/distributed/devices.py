@@ -1,13 +1,18 @@
-"""The CPU's devices where several processes have some each."""
+"""Devices of which each process has some: the CPU's, whose memory all of a host map, and GPUs, whose they do not."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Capabilities, Device
+from tinygrad.device import Backend, Capabilities, Device, DeviceError, Rendered, Target
+from tinygrad.distributed import nccl
 from tinygrad.distributed.arena import Arena
+from tinygrad.distributed.settings import NCCL
 from tinygrad.helpers import cores
 from tinygrad.runtime import queues
 from tinygrad.runtime.cpu import CPU, Call, Memory
@@ -86,3 +91,126 @@ def _meeting(names: tuple[str, ...]) -> dict[str, Call]:
   for call in calls:
     call.words[0] = counter
   return dict(zip(names, calls))
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+  """What a process tells of its devices of a kind."""
+
+  error: str = ""  # why they do not open
+  targets: tuple[Target, ...] = ()
+  reach: tuple[tuple[bool, ...], ...] = ()  # whether one reads the memory of another
+  identities: tuple[str, ...] = ()  # of the physical devices
+  machine: str = ""
+  without_nccl: str = ""  # why there is none
+
+
+class Elsewhere(Backend):
+  """What this process knows of a device of another, whose memory it cannot map: nothing is queued there, and what all
+  processes write to it, its own does. While others read it (`World.at_rest`) its memory here is a copy of the bytes."""
+
+  def __init__(self, name: str, rank: int, at: int, about: About, own: Any) -> None:
+    super().__init__(name)
+    self.rank, self.at, self.about, self.own = rank, at, about, own  # `own` is a device of this process
+    self.target, self.identity, self.description = about.targets[at], about.identities[at], own.description
+
+  def reaches(self, other: Any) -> bool:
+    return bool(self.rank == other.rank and self.about.reach[self.at][other.at])
+
+  # ---- memory
+
+  def alloc(self, nbytes: int) -> Memory:
+    return Memory(0, nbytes, self)
+
+  def free(self, handle: Memory, nbytes: int) -> None:
+    """It is none."""
+
+  def copyin(self, handle: Memory, data: memoryview, offset: int = 0) -> None:
+    """Its own process does so."""
+
+  def view(self, handle: Memory) -> memoryview:
+    assert handle.address, f"{self.name}: its memory is in another process"
+    return memoryview((ctypes.c_char * handle.nbytes).from_address(handle.address)).cast("B")
+
+  def copyout(self, data: memoryview, handle: Memory, offset: int = 0) -> None:
+    data.cast("B")[:] = self.view(handle)[offset : offset + data.nbytes]
+
+  # ---- programs, which every process has, and its own devices run
+
+  def render(self, linear: list[Any], name: str) -> Rendered:
+    rendered: Rendered = self.own.render(linear, name)
+    return rendered
+
+  def compile(self, rendered: Rendered, name: str) -> Any:
+    return self.own.compile(rendered, name)
+
+  def compile_source(self, source: str, name: str, pointers: int, dims: Sequence[int]) -> Any:
+    return self.own.compile_source(source, name, pointers, dims)
+
+  # ---- work
+
+  @staticmethod
+  def barrier(devices: Sequence[Any]) -> list[Any]:
+    return [None] * len(devices)  # theirs
+
+  def synchronize(self) -> None:
+    """Nothing is queued."""
+
+
+class Opened:
+  """The devices of a kind, which all processes open together: those of this one, and what it knows of the others'.
+
+  Raises: DeviceError where they do not open in one of the processes.
+  """
+
+  def __init__(self, world: Any, found: type[Any], kind: str) -> None:
+    self.world, self.kind = world, kind
+    world.exchange(f"devices of kind {kind} are opened")
+    self.own: dict[str, Any] = {}
+    error: Exception | None = None
+    try:
+      self.own.update((name, found(name)) for name in world.names(kind, world.index))
+    except (DeviceError, ImportError) as e:
+      error = e
+    self.about: list[About] = world.comm.allgather(self.tell(error))
+    if error is not None:
+      raise error
+    for rank, about in enumerate(self.about):
+      if about.error:
+        raise DeviceError(f"{kind} does not work in process {rank}: {about.error}")
+    can = {"capabilities": found.capabilities}
+    self.elsewhere: Callable[..., Elsewhere] = type(f"{kind}Elsewhere", (Elsewhere,), can)
+    if found.capabilities.nccl and NCCL.value and world.count > 1:
+      self.connect()
+
+  def tell(self, error: Exception | None) -> About:
+    own, world = [*self.own.values()], self.world
+    if error is not None:
+      return About(error=str(error))
+    return About(
+      targets=tuple(d.target for d in own),
+      reach=tuple(tuple(d.reaches(o) for o in own) for d in own),
+      identities=tuple(d.identity for d in own),
+      machine=world.machines[world.index],
+      without_nccl=nccl.what_is_missing() if own[0].capabilities.nccl and NCCL.value else "",
+    )
+
+  def connect(self) -> None:
+    """NCCL between these devices, if it is there and takes them; else process 0 says why not."""
+    shared = [(a.machine, identity) for a in self.about for identity in a.identities]
+    why = [f"process {rank}: {a.without_nccl}" for rank, a in enumerate(self.about) if a.without_nccl]
+    if len({*shared}) < len(shared):
+      why.append(f"several {self.kind} devices are one GPU, of which NCCL takes each once")
+    if not why:
+      self.world.wires[self.kind] = nccl.NCCLWire(self.world, self.kind)
+    elif self.world.index == 0:
+      through = f"{self.kind} devices of several processes exchange what they hold through the host, by MPI"
+      print(f"tinygrad: {through}: {why[0]}", file=sys.stderr)
+
+  def device(self, name: str, rank: int | None) -> Any:
+    """One that process `rank` has."""
+    if rank == self.world.index:
+      return self.own[name]
+    assert rank is not None
+    at = self.world.names(self.kind, rank).index(name)
+    return self.elsewhere(name, rank, at, self.about[rank], next(iter(self.own.values())))

@@ -4,3 +4,4 @@ from tinygrad.helpers import ContextVar
 
 SHARED_MEMORY = ContextVar("SHARED_MEMORY", 1, None)  # 0: the processes of a host send each other messages, too
 HOSTS = ContextVar("HOSTS", 0, None)  # n: the processes act as if they were on so many hosts
+NCCL = ContextVar("NCCL", 1, None)  # 0: what GPUs of several processes exchange goes through the host, by MPI

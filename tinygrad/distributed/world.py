@@ -20,14 +20,25 @@ from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet,
 from tinygrad.distributed.arena import COUNTERS, Arena
 from tinygrad.distributed.beats import SILENCE, Beats
 from tinygrad.distributed.boxes import WORDS, Boxes
-from tinygrad.distributed.devices import SharedCPU
+from tinygrad.distributed.devices import Opened, SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
 from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
-from tinygrad.dtype import to_numpy_dtype
-from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_frame, user_line
-from tinygrad.runtime.peer_reads import PeerPart
-from tinygrad.runtime.transfer import addressed, as_bytes
+from tinygrad.distributed.wires import (
+  Mail,
+  Message,
+  MPIWire,
+  Wire,
+  in_host,
+  messages_of,
+  piece_of,
+  room_for,
+  runs_of,
+)
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import PACKAGE, hashlib, numpy, prod, source_line, user_frame, user_line
+from tinygrad.runtime.peer_reads import PeerPart, bring_here, wait_for
+from tinygrad.runtime.transfer import host_array
 
 HEAD = 3  # words of the message of an exchange before the offsets: two of a fingerprint, and what follows
 CHANGED, GARBAGE = 1, 2  # whether memory lies elsewhere than before; whether there may be much garbage
@@ -36,7 +47,6 @@ LOOK = 0.1  # seconds between looks at the other processes
 FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
 SHOWN = 200  # letters of what a process does
 ALL = 32  # collections of garbage of which one is of all generations
-TAGS = 1 << 15  # of messages: what every MPI has
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
 
@@ -63,6 +73,9 @@ class Processes:
     self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
     self.line: Any = None  # that the others have been told of
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
+    self.opened: dict[type[Any], Opened] = {}  # by kind of device
+    self.mpi_wire: Wire = MPIWire(self)
+    self.wires: dict[str, Wire] = {}  # by kind: what carries bytes from device to device
     self._map_memory()
     near = [arena for arena in self.arenas if arena is not None]
     pages = [memoryview(arena.map)[:COUNTERS] for arena in near]
@@ -81,14 +94,15 @@ class Processes:
     another, as it were."""
     self.arena = Arena.new()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
-    host = f"{socket.gethostname()} {boot}" if SHARED_MEMORY else f"{self.index}"
+    machine = f"{socket.gethostname()} {boot}"
+    host = machine if SHARED_MEMORY else f"{self.index}"
     if HOSTS:
       host += f" {self.index * HOSTS.value // self.count}"
-    found = self.comm.allgather((host, os.getpid(), self.arena.fd, self.arena.size))
-    self.hosts = [host for host, *_ in found]
+    found = self.comm.allgather((host, os.getpid(), self.arena.fd, self.arena.size, machine))
+    self.hosts, self.machines = [host for host, *_ in found], [machine for *_, machine in found]
     self.arenas: list[Arena | None] = [None] * self.count
     self.statuses: list[Status] = []
-    for rank, (where, pid, fd, size) in enumerate(found):
+    for rank, (where, pid, fd, size, _) in enumerate(found):
       if where == host:
         arena = self.arenas[rank] = self.arena if rank == self.index else Arena.of(pid, fd, size)
         self.statuses.append(Status(rank, pid, memoryview(arena.map)[:COUNTERS]))
@@ -99,8 +113,20 @@ class Processes:
   def backend(self, kind: type[Any]) -> type[Any]:
     return SharedCPU if kind.capabilities.processor else kind
 
+  def open(self, kind: type[Any], name: str) -> Any:
+    if kind.capabilities.processor or not kind.capabilities.ordinary:
+      return kind(name)
+    rank = self.owner(name)
+    if kind not in self.opened:
+      self.opened[kind] = Opened(self, kind, name.partition(":")[0])
+    return self.opened[kind].device(name, rank)
+
+  def place(self, device: str, there: int) -> int:
+    before = self.machines[: self.index].count(self.machines[self.index])  # processes of this machine
+    return (before * self.per_process + int(device.partition(":")[2] or 0) % self.per_process) % there
+
   def names(self, kind: str, rank: int | None = None) -> tuple[str, ...]:
-    if not Device.capabilities(kind).processor:
+    if not Device.capabilities(kind).ordinary:
       rule = f"devices of kind {kind} are not spread over processes: each has its own"
       refuse(rule, "Device.count('CPU'), Device.local('CPU')", error=DeviceError)
     n = self.per_process
@@ -110,7 +136,7 @@ class Processes:
   @functools.cache  # noqa: B019 (one instance for the process)
   def owner(self, device: str) -> int | None:
     kind, _, number = device.partition(":")
-    if not Device.capabilities(kind).processor:
+    if not Device.capabilities(kind).ordinary:
       return None
     n, rank = self.per_process, int(number or 0) // self.per_process
     if rank >= self.count:
@@ -136,7 +162,7 @@ class Processes:
   # ---- meeting
 
   def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
-    parts = [*self._parts(memory)] if changed else []
+    parts = [*self._parts(memory, mapped=True)] if changed else []
     mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
     sizes = [0] * self.count
     for _, rank, _ in parts:
@@ -172,11 +198,11 @@ class Processes:
     owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
     return self.exchange(what, memory, changed) if len(owners) > 1 else []
 
-  def _parts(self, memory: Sequence[Buffer]) -> Iterator[tuple[int, int, Any]]:
-    """(number of the buffer, whose, the handle) of each part that is somebody's."""
+  def _parts(self, memory: Sequence[Buffer], mapped: bool = False) -> Iterator[tuple[int, int, Any]]:
+    """(number of the buffer, whose, the handle) of each part that is somebody's; those that lie in arenas."""
     for k, b in enumerate(memory):
       for i, rank in enumerate(self.owners(b.devices)):
-        if rank is not None:
+        if rank is not None and (not mapped or Device.capabilities(b.devices[i]).processor):
           yield k, rank, b.handle(i)
 
   def _all(self, mine: Sequence[int], sizes: Sequence[int], what: str) -> list[list[int]]:
@@ -268,77 +294,86 @@ class Processes:
     if not any(self._crosses(ins, out) for out in outs):
       fill(shape, {box: (b, i) for box, (b, i) in ins.items() if self.here(b.devices[i])}, mine)
       return
+    what = f"copy of {[*shape]}"
+    ends = {b.devices[i] for b, i in ins.values()} | {b.devices[d] for _, b, d in outs}
+    if all(self.wire(a, b).on_devices for a in ends for b in ends):
+      fill(shape, self._brought(shape, ins, outs, what), mine)
+      return
     for b, i in ins.values():
       if self.here(name := b.devices[i]):
         Device[name].synchronize()
-    what = f"copy of {[*shape]}"
     self.exchange(what, [*{id(b): b for b, _ in ins.values()}.values()])
-    fill(shape, self._brought(ins, outs, what), mine)
+    fill(shape, self._brought(shape, ins, outs, what), mine)
     self.exchange(f"end of a {what}")  # then what was read may be written again
 
-  def _brought(self, ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]], what: str) -> Blocks:
-    """The blocks that this process reaches, and what it needs of others, which come from other hosts. Only what is
-    needed travels, once for each process; the receivers, and the order of messages, are known to all."""
-    near = {box: (b, i) for box, (b, i) in ins.items() if self._same_host(self.owner(b.devices[i]), self.index)}
-    wanted: dict[tuple[int, Box, Box], None] = {}
+  def _brought(self, shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]], what: str) -> Blocks:
+    """The blocks that this process reads where they are, and what it needs of others. Only what is needed travels,
+    once for each process; the receivers, and the order of messages, are known to all."""
+    near = {box: (b, i) for box, (b, i) in ins.items() if self.reads(self.index, b.devices[i])}
+    wanted: dict[tuple[int, Box, Box], str] = {}
     for there, target, d in outs:
-      owner = self.owner(target.devices[d])
+      owner = self.owner(name := target.devices[d])
       for rank in range(self.count) if owner is None else (owner,):
         for box, (b, i) in ins.items():
-          if not self._same_host(self.owner(b.devices[i]), rank) and (both := meet(box, there)) is not None:
-            wanted[rank, box, both] = None
-    messages: list[tuple[int, int, Any]] = []
-    for rank, box, both in wanted:
+          if not self.reads(rank, b.devices[i]) and (both := meet(box, there)) is not None:
+            wanted.setdefault((rank, box, both), name)
+    messages = Mail()
+    for (rank, box, both), name in wanted.items():
       b, i = ins[box]
-      source, array = self.owner(b.devices[i]), None
+      source, sizes = self.owner(b.devices[i]) or 0, tuple(hi - lo for lo, hi in both)
+      wire, memory = self.wire(b.devices[i], name), None
       if source == self.index:
-        own = addressed(b, i)[tuple(slice(lo - at, hi - at) for (lo, hi), (at, _) in zip(both, box))]
-        array = numpy.ascontiguousarray(own)
+        memory = piece_of(b, i, shape, box, both, wire.on_devices)
       elif rank == self.index:
-        sizes = tuple(hi - lo for lo, hi in both)
-        array = numpy.empty(sizes, to_numpy_dtype(b.dtype))
-        near.setdefault(both, (Buffer(HOST_DEVICE, sizes, b.dtype).allocate([array]), 0))
-      messages.append((source or 0, rank, array))
-    self._pass_on(messages, what)
+        room = room_for(sizes, b.dtype, name if wire.on_devices else None)
+        memory = room, 0, 0
+        near.setdefault(both, (room, 0))
+      messages.add(wire, Message(b.devices[i], name, (source, rank), memory, prod(sizes) * b.dtype.itemsize))
+    messages.pass_on(what)
     return near
 
-  def _same_host(self, source: int | None, target: int) -> bool:
-    return source is None or self.hosts[source] == self.hosts[target]
+  def reads(self, rank: int, device: str) -> bool:
+    """Whether a process can read a device's memory where it is."""
+    source = self.owner(device)
+    if source is None or source == rank:
+      return True
+    return Device.capabilities(device).processor and self.hosts[source] == self.hosts[rank]
 
-  def _pass_on(self, messages: Sequence[tuple[int, int, Any]], what: str) -> None:
-    """Sends and receives (from whom, to whom, the bytes): all are on their way before the first is waited for."""
-    requests = []
-    for number, (source, target, array) in enumerate(messages):
-      if array is None:
-        continue
-      data = [as_bytes(array), self.mpi.BYTE]
-      if source == self.index:
-        requests.append(self.comm.Isend(data, target, number % TAGS))
-        self.bytes_sent += array.nbytes
-      else:
-        requests.append(self.comm.Irecv(data, source, number % TAGS))
-    for request in requests:
-      self.wait(request.Test, what)
+  def wire(self, source: str, target: str) -> Wire:
+    """What carries bytes from device to device."""
+    kinds = {name.partition(":")[0] for name in (source, target)}
+    return self.wires.get(kinds.pop(), self.mpi_wire) if len(kinds) == 1 else self.mpi_wire
 
   def bring(self, parts: Sequence[PeerPart]) -> None:
     what = f"parts of {len(parts)} devices of other hosts"
-    self.exchange(what)  # nobody reads what was brought before
-    messages, spread = list[tuple[int, int, Any]](), list[tuple[Any, PeerPart, Any]]()
-    for p in parts:
-      ends = self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0
-      array = None
-      if ends[0] == self.index:
-        row = p.view(Device[p.source.devices[p.number]].view(p.source.handle(p.number)))
-        array = numpy.ascontiguousarray(row[p.elements])
-      elif ends[1] == self.index:
-        row = p.view(Device[p.target.devices[0]].view(p.target.handle()))
-        array = row[p.elements]  # of elements that do not lie side by side a copy
-        spread += [] if isinstance(p.elements, slice) else [(row, p, array)]
-      messages.append((*ends, array))
-    self._pass_on(messages, what)
-    for row, p, array in spread:
-      row[p.elements] = array
-    self.exchange(f"end of {what}")
+    ends = [(self.owner(p.source.devices[p.number]), self.owner(p.target.devices[0])) for p in parts]
+    if own := [p for p, (a, b) in zip(parts, ends) if a == b == self.index]:  # that do not reach each other
+      bring_here(own)
+    far = [(p, (a or 0, b or 0)) for p, (a, b) in zip(parts, ends) if a != b]
+    messages, staged = Mail(), []
+    for p, between in far:
+      wire = self.wire(p.source.devices[p.number], p.target.devices[0])
+      if wire.on_devices and (runs := runs_of(p.elements)) is not None:
+        for message in messages_of(p, runs, between, self.index):
+          messages.add(wire, message)
+      else:
+        staged.append((p, between))
+    if staged:
+      wait_for(parts)
+      self.exchange(what)  # nobody reads what was brought before
+    rooms = []
+    for p, (source, target) in staged:
+      array = p.read() if source == self.index else p.room() if target == self.index else None
+      if target == self.index:
+        rooms.append((p, array))
+      memory = None if array is None else (in_host(array, dtypes.uint8), 0, 0)
+      names = p.source.devices[p.number], p.target.devices[0]
+      messages.add(self.mpi_wire, Message(*names, (source, target), memory, p.nbytes))
+    messages.pass_on(what)
+    for p, array in rooms:
+      p.write(array)
+    if staged:
+      self.exchange(f"end of {what}")
 
   @contextlib.contextmanager
   def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:
@@ -346,20 +381,22 @@ class Processes:
       Device[name].synchronize()
     what = f"reading {[*buffers]}"
     self.exchange(what, buffers)
-    visitors = []  # memory of other hosts, whose bytes are here for a while
-    messages: list[tuple[int, int, Any]] = []
-    for k, source, handle in self._parts(buffers):
-      nbytes = buffers[k].nbytes_per_device
-      for target in (r for r in range(self.count) if not self._same_host(source, r)):
-        array = None
-        if source == self.index:
-          array = numpy.frombuffer(Device[buffers[k].devices[0]].view(handle), numpy.uint8, nbytes)
-        elif target == self.index:
-          array = numpy.empty(nbytes, numpy.uint8)
-          visitors.append((handle, array))
-          handle.address = array.ctypes.data
-        messages.append((source, target, array))
-    self._pass_on(messages, what)
+    visitors, messages = [], Mail()  # memory of others, whose bytes are here for a while
+    for b in buffers:
+      for i, source in enumerate(self.owners(b.devices)):
+        for target in (r for r in range(self.count) if not self.reads(r, b.devices[i])):
+          array = None
+          if source == self.index:
+            array = host_array(b, i).reshape(-1).view(numpy.uint8)
+          elif target == self.index:
+            array = numpy.empty(b.nbytes_per_device, numpy.uint8)
+            visitors.append((b.handle(i), array))
+          memory = None if array is None else (in_host(array, dtypes.uint8), 0, 0)
+          message = Message(b.devices[i], HOST_DEVICE, (source or 0, target), memory, b.nbytes_per_device)
+          messages.add(self.mpi_wire, message)
+    messages.pass_on(what)
+    for handle, array in visitors:
+      handle.address = array.ctypes.data
     yield
     for handle, _ in visitors:
       handle.address = 0
@@ -401,6 +438,8 @@ class Processes:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
         self.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
     if self.failed is None:
+      for wire in self.wires.values():
+        wire.close()
       self.own.say(ENDED)
       self.watch.over.set()
       self.watch.join()  # it may be about to call MPI

@@ -320,7 +320,7 @@ class CUDA(QueueDevice):
   """One device and its stream."""
 
   target, dialect = TARGET, cstyle.CUDA
-  capabilities = Capabilities(copies=True)
+  capabilities = Capabilities(copies=True, nccl=True)
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -331,6 +331,7 @@ class CUDA(QueueDevice):
     self.halves: list[Any] = events  # of the staging memory, once there is one: (memory, its address, event)
     self.filled = 0  # bytes of the first half
     device, kind = call("cuDeviceGet", self.number), "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
+    self.identity = call("cuDeviceGetPCIBusId", 32, device).decode().rstrip("\0")
     parts = [getattr(driver.CUdevice_attribute, kind + part) for part in ("MAJOR", "MINOR")]
     major, minor = (call("cuDeviceGetAttribute", part, device) for part in parts)
     self.capability = int(major), int(minor)
@@ -365,6 +366,11 @@ class CUDA(QueueDevice):
   @property
   def lost(self) -> bool:
     return self.inherited or self.number in lost
+
+  def enter(self) -> None:
+    """What other libraries do in this thread is for this device."""
+    self.check_process()
+    driver.cuCtxSetCurrent(self.context)
 
   def reaches(self, other: CUDA) -> bool:
     return reaches(self.number, other.number)

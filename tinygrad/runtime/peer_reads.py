@@ -52,38 +52,63 @@ class PeerPart:
     offset, nbytes = first * self.itemsize, (end - first) * self.itemsize
     return PeerCopy(*target, offset, *source, offset, nbytes)
 
-  def copy(self) -> None:
-    """Through the host of this process, which has both ends."""
+  @property
+  def nbytes(self) -> int:
+    return bytes_found((self.elements, self.itemsize))
+
+  def read(self) -> Any:
+    """The elements side by side, as bytes in memory of the host."""
     name = self.source.devices[self.number]
     row = Buffer(name, (self.source.nbytes_per_device,), dtypes.uint8).allocate([self.source.handle(self.number)])
-    values = self.view(as_bytes(host_array(row, 0)))[self.elements]
-    backend, first = Device[self.target.devices[0]], 0
-    if isinstance(self.elements, slice):
-      first = self.elements.start * self.itemsize
+    return numpy.ascontiguousarray(self.view(as_bytes(host_array(row, 0)))[self.elements])
+
+  def room(self) -> Any:
+    """Memory of the host for them: where they are to be, if that is in one piece and the host can address it."""
+    memory = Device[self.target.devices[0]].view(self.target.handle())
+    if memory is not None and isinstance(self.elements, slice):
+      return self.view(memory)[self.elements]
+    return numpy.empty((self.nbytes // self.itemsize, self.itemsize), numpy.uint8)
+
+  def write(self, values: Any) -> None:
+    """What `read` gives to where it is read, unless it is there, in `room`."""
+    backend, handle, at = Device[self.target.devices[0]], self.target.handle(), self.elements
+    if (memory := backend.view(handle)) is not None:
+      rows = self.view(memory)
+      if not isinstance(at, slice) or not numpy.may_share_memory(rows, values):
+        rows[at] = values
+    elif isinstance(at, slice):
+      backend.copyin(handle, as_bytes(values), at.start * self.itemsize)
     else:
       whole = self.view(as_bytes(numpy.array(host_array(self.target, 0))))
-      whole[self.elements] = values
-      values = whole
-    backend.copyin(self.target.handle(), as_bytes(numpy.ascontiguousarray(values)), first)
+      whole[at] = values
+      backend.copyin(handle, as_bytes(whole))
 
 
 def bring_parts(parts: Sequence[PeerPart]) -> None:
-  """Devices that can do so copy from one another, behind what is queued; else all is waited for: what is read has to be
-  written, and what was brought before to be read."""
-  names = dict.fromkeys(d for p in parts for d in p.source.devices)
-  kinds = {Device[d].kind: Device[d].capabilities for d in names}
-  if Device.world is None and [c.copies for c in kinds.values()] == [True]:
+  if Device.world is None:
+    bring_here(parts)
+  else:
+    Device.world.bring(parts)
+
+
+def bring_here(parts: Sequence[PeerPart]) -> None:
+  """Between devices of this process. Those that can do so copy from one another, behind what is queued; else all is
+  waited for, and passes through the host."""
+  kinds = {Device[d].kind: Device[d].capabilities for p in parts for d in (*p.source.devices, *p.target.devices)}
+  if [c.copies for c in kinds.values()] == [True]:
     copies = [part.peer_copy() for part in parts]
     copies[0].target.copy_all(copies)
     return
-  for name in names:
+  wait_for(parts)
+  for part in parts:
+    part.write(part.read())
+
+
+def wait_for(parts: Sequence[PeerPart]) -> None:
+  """Until what is read has been written, and what was brought before has been read."""
+  for name in dict.fromkeys(d for p in parts for d in p.source.devices):
     if Device.here(name):
       Device[name].synchronize()
-  if Device.world is not None:
-    Device.world.bring(parts)
-  else:
-    for part in parts:
-      part.copy()
 
 
 def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..., Buffer]) -> list[PeerPart]:

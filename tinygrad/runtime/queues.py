@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, Launch, PeerCopy, Rendered, opened
+from tinygrad.device import Backend, Capabilities, Device, DeviceError, Launch, PeerCopy, Rendered, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class QueueDevice(Backend):
 
   def choose(self, found: Sequence[Any], kind: str, fix: str, several: int = 1) -> Any:
     """The physical device of which this is one; `several` are made of each."""
-    number = int(self.name.partition(":")[2] or 0)
+    number = Device.place(self.name, len(found) * several)
     if number >= len(found) * several:
       raise DeviceError(f"{self.name}: there are {len(found)} {kind} here\n  fix: {fix}")
     self.number, self.available = number // several, len(found) * several
