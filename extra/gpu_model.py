@@ -2,8 +2,9 @@
 
 Each kernel of some workloads is compiled by NVRTC, and a static model says how long it runs: the longest of what memory
 takes for the bytes that its code loads and stores (`traffic`), the cores or the arithmetic units for its operations,
-and the schedulers for the instructions of its inner loop, over the part of the last wave that is idle and the part of
-the latency that too few warps leave open. Its share of the roofline is of what each buffer would take once. Figures of
+the schedulers for the instructions of its inner loop, and local memory for what these read and write of it, over the
+part of the last wave that is idle and the part of the latency that too few warps leave open; and what groups wait at
+barriers. Its share of the roofline is of what each buffer would take once. Figures of
 the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what the sheets say on sm_80 and,
 by the estimate of this model, 0.62 of it where there are wider instructions).
 It is a model: none of it is measured.
@@ -37,6 +38,10 @@ REGISTERS = 65536
 HIDDEN = 12  # warps with which loads and products hide each other's latency
 ISSUE = 4  # instructions a cycle of a multiprocessor
 NEAR = 2.5  # times the bandwidth of memory: that of the second cache
+BANKS = 128  # bytes of local memory a cycle
+BARRIER, FAR = 30, 600  # cycles: threads meet, memory answers
+LOCAL = ("LDS", "STS", "SHFL", "LDGSTS")
+WIDTHS = {".128": 16, ".64": 8, "88.4": 16, "88.2": 8}  # bytes of a lane; else 4
 SECTOR, SHORT = 32, 0.75  # bytes that are read at least; the share of the bandwidth that pieces of so many reach
 
 
@@ -72,6 +77,8 @@ class Code:
   instructions: int
   operations: int
   loop: bool
+  shared: int  # bytes of local memory that they read and write
+  stalls: int  # cycles in which a group waits between barriers: for one another, and for memory that is not read ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,19 @@ def read_code(text: str) -> Code:
       target = re.search(r"\((\.L_x_\d+)\)", found[2])
       if found[1].startswith("BRA") and target and target[1] in labels:
         bodies.append((labels[target[1]], len(lines)))
+
+  def local(names: list[str]) -> int:
+    """A shuffle goes the same way. Of what is read in vectors lanes are taken to have much in common."""
+    wide = (
+      next((n for part, n in WIDTHS.items() if part in x and x[:4] != "LDS."), 4) for x in names if x.startswith(LOCAL)
+    )
+    return 32 * sum(wide)
+
+  def stalls(names: list[str]) -> int:
+    """Each barrier's, and a load's of what a group copies before it goes on, between two of them."""
+    between = " ".join(["", *names]).split(" BAR.")
+    return BARRIER * (len(between) - 1) + FAR * sum("LDG.E" in x for x in between) * (len(between) > 1)
+
   registers = re.search(r"EIATTR_REGCOUNT.*?\.word\s+index.*?\.word\s+0x([0-9a-f]+)", text, re.S)
 
   def work(body: tuple[int, int]) -> int:
@@ -134,7 +154,9 @@ def read_code(text: str) -> Code:
 
   bodies = [b for b in bodies if b[1] - b[0] > 2] or [(0, sum(x != "NOP" for x in lines))]
   best = max(bodies, key=lambda b: (work(b), b[1] - b[0]))
-  return Code(int(registers[1], 16) if registers else 0, best[1] - best[0], work(best), best[0] > 0)
+  body = lines[best[0] : best[1]]
+  found = len(body), work(best), best[0] > 0, local(body), stalls(body) if best[0] > 0 else 0
+  return Code(int(registers[1], 16) if registers else 0, *found)
 
 
 def target_of(gpu: Gpu) -> Target:
@@ -224,6 +246,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
     "memory": max(far / gpu.bandwidth, passing / (NEAR * gpu.bandwidth)),
     "arithmetic": cost.ops / (peak * reach),
     "issue": passes * code.instructions * groups * warps / (gpu.units * ISSUE * gpu.clock),
+    "local memory": passes * code.shared / BANKS * groups * warps / (gpu.units * gpu.clock),
   }
   bound = max(times, key=lambda k: times[k])
   waves = groups / (here * gpu.units)
@@ -232,7 +255,9 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   slower = max(idle, HIDDEN / active) if waves < 1 else idle * max(HIDDEN / active, 1)
   roof = max(cost.nbytes / gpu.bandwidth, cost.ops / peak)
   found = code.instructions, code.registers, here, warps, waves
-  return Verdict(name, cost.nbytes, cost.ops, *found, roof, times[bound] * max(slower, 1), bound)
+  # groups beside each other go on while one waits
+  waiting = passes * code.stalls * groups / (gpu.units * here * gpu.clock)
+  return Verdict(name, cost.nbytes, cost.ops, *found, roof, times[bound] * max(slower, 1) + waiting, bound)
 
 
 def empty(*shape: int, dtype: Any = dtypes.float32) -> Tensor:

@@ -97,6 +97,7 @@ class Thread:
     self.number, self.thread = place
     self.values: dict[UOp, tuple[Any, ...]] = {}
     self.registers: dict[UOp, tuple[Any, ...]] = {}
+    self.own: dict[tuple[UOp, int], Any] = {}
     self.variables = variables
     self.begun: list[UOp] = []  # copies, in the places that they had when they began
     self.under_way: list[list[Any]] = []
@@ -133,6 +134,8 @@ class Thread:
         yield u.op.name
         self.values[u] = self.group.given[self.thread ^ u.arg][0]
         yield u.op.name
+      elif u.op is Ops.LOAD and u.arg is not None:
+        yield from self.fragments(u)
       elif u.op is Ops.RANGE:
         end = self.lanes(u.src[0])[0]
         numbers: Sequence[int] = range(end)
@@ -163,6 +166,20 @@ class Thread:
       for k in range(core.k):
         (p, i), (q, j) = of_a[row, k], of_b[k, column]
         out[r] += float(self.group.given[warp + p][0][i]) * float(self.group.given[warp + q][1][j])
+    self.values[u] = tuple(out)
+    yield u.op.name
+
+  def fragments(self, u: UOp) -> Iterator[str]:
+    """Each lane of 32 has named eight neighbours, 32 rows of four matrices, and gets two of each: of the row of its
+    number over four, or, turned, of that column."""
+    ((at, _), *_), memory = self.values[u.src[0]], u.src[0].src[0]
+    self.group.given[self.thread] = (at,)
+    yield u.op.name
+    (line, pair), warp, out = divmod(self.thread % 32, 4), self.thread // 32 * 32, []
+    for matrix in range(4):
+      for beside in (2 * pair, 2 * pair + 1):
+        row, column = (beside, line) if u.arg == "turned" else (line, beside)
+        out.append(self.read(memory, self.group.given[warp + 8 * matrix + row][0] + column))
     self.values[u] = tuple(out)
     yield u.op.name
 
@@ -242,6 +259,8 @@ class Thread:
   def read(self, memory: UOp, at: int) -> Any:
     if memory.op is Ops.SCRATCH:
       assert 0 <= at * memory.dtype.itemsize < memory.arg[2], "within its local memory"
+      if memory.arg[0] < 0:
+        return self.own[memory, at]
       return self.group.read(memory.arg[0] + at * memory.dtype.itemsize, self.thread)
     assert 0 <= at < memory.arg.size, "within its buffer"
     return self.buffers[memory.arg.slot].ravel()[at].item()
@@ -249,6 +268,9 @@ class Thread:
   def write(self, memory: UOp, at: int, value: Any) -> None:
     if memory.op is Ops.SCRATCH:
       assert 0 <= at * memory.dtype.itemsize < memory.arg[2], "within its local memory"
+      if memory.arg[0] < 0:
+        self.own[memory, at] = value
+        return
       self.group.write(memory.arg[0] + at * memory.dtype.itemsize, value, self.thread)
       return
     assert 0 <= at < memory.arg.size, "within its buffer"

@@ -26,9 +26,19 @@ LISTING = """
 
 
 def test_the_loop_with_the_work_is_found():
-  assert gpu_model.read_code(LISTING) == gpu_model.Code(0x5E, 3, 2 * 2 * 16 * 8 * 16, True)
+  assert gpu_model.read_code(LISTING) == gpu_model.Code(0x5E, 3, 2 * 2 * 16 * 8 * 16, True, 0, 0)
   straight = LISTING.replace("BRA `(.L_x_1)", "NOP")
-  assert gpu_model.read_code(straight) == gpu_model.Code(0x5E, 4, 2 * 2 * 16 * 8 * 16, False)
+  assert gpu_model.read_code(straight) == gpu_model.Code(0x5E, 4, 2 * 2 * 16 * 8 * 16, False, 0, 0)
+
+
+def test_what_goes_through_local_memory_and_waits_is_counted():
+  names = ["LDG.E.128 R4, [R2]", "STS.128 [R8], R4", "BAR.SYNC 0x0", "LDSM.16.M88.4 R4, [R9]", "LDS.64 R4, [R9]"]
+  lines = [f"        /*00{i}0*/                   {name} ;" for i, name in enumerate(names, 4)]
+  found = gpu_model.read_code(LISTING.replace(".L_x_1:", "\n".join([".L_x_1:", *lines])))
+  assert found.shared == 32 * (16 + 16 + 4) and found.stalls == gpu_model.BARRIER + gpu_model.FAR
+  begun = [".L_x_1:", lines[0].replace("LDG", "LDGSTS"), lines[2]]
+  ahead = gpu_model.read_code(LISTING.replace(".L_x_1:", "\n".join(begun)))
+  assert ahead.stalls == gpu_model.BARRIER and ahead.shared == 32 * 16
 
 
 def test_without_nvdisasm_the_error_says_what_to_install(monkeypatch):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.dots import put_together
+from tinygrad.numerics.own_memory import is_own
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
@@ -549,7 +550,7 @@ class Values:
   def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[UOp, int] | None:
     """(UPCAST range, elements) along which the access is an aligned vector, under one condition for all of it."""
     form = affine(where.src[1], self.affine_memo)
-    for lane in self.ups(self.deps(where.src[1])):
+    for lane in () if is_own(where.src[0]) else self.ups(self.deps(where.src[1])):
       count, bit = int(lane.src[0].arg), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)
       apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))

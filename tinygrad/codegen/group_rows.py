@@ -20,6 +20,7 @@ from tinygrad.codegen.row_blocks import indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.numerics.own_memory import is_own
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
@@ -79,8 +80,11 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   if in_common([(s,) for s in stores]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
-    lanes = next((core.lanes for f in folds_of(stores) for core, _, _ in on_core(f, target) if not core.late), SQUARE)
-    return Team(most, min(most, SQUARE * SQUARE // lanes), lanes)
+    core = next((core for f in folds_of(stores) for core, _, _ in on_core(f, target) if not core.late), None)
+    if core is not None and size(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
+      (down, _, _), (across, _, _) = core.d.lanes
+      return Team(max(most, core.m), max(most, core.m) // core.m * down, across)
+    return Team(most, min(most, SQUARE), SQUARE)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.slot >= 0]
@@ -117,13 +121,16 @@ def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: Loop
 
 def with_barriers(nests: Sequence[Sequence[UOp]], grid: Grid) -> Iterator[UOp]:
   """The stores of nests, and where one touches what threads have written or read in those before it, a barrier; in a
-  loop that nests share, also where the next iteration begins."""
+  loop that nests share, also where the next iteration begins, if threads have anything to tell one another."""
   written, touched, around, common = set[UOp](), set[UOp](), Ranges(), in_common(nests)
-  for nest in nests:
-    here = {u.src[0] for u in UOp.sink(*nest).toposort() if u.op is Ops.INDEX}
-    mine, before = {s.src[0].src[0] for s in nest}, around
+  stored = {s.src[0].src[0] for nest in nests for s in nest if not is_own(s.src[0].src[0])}
+  below = [UOp.sink(*nest).toposort() for nest in nests]
+  meet = any(u.op is Ops.LOAD and u.src[0].src[0] in stored for some in below for u in some)
+  for nest, some in zip(nests, below):
+    here = {u.src[0] for u in some if u.op is Ops.INDEX and not is_own(u.src[0])}
+    mine, before = here & {s.src[0].src[0] for s in nest}, around
     around = tuple(r for r in nest[0].src[2:] if r in common)
-    if around != before or not written.isdisjoint(here) or not touched.isdisjoint(mine):
+    if (around != before and meet) or not written.isdisjoint(here) or not touched.isdisjoint(mine):
       yield UOp.new(Ops.BARRIER, dtypes.void, (*grid.values(), *before), "memory")
       written, touched = set(), set()
     written, touched = written | mine, touched | here

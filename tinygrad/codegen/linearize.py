@@ -14,14 +14,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
-from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
+from tinygrad.codegen.primitives.stage import scratch
 from tinygrad.device import Target
 from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.fragments import row_of_eight
+from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
@@ -52,21 +55,6 @@ def signature(ast: UOp) -> list[UOp]:
   nodes = ast.toposort()
   params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
   return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
-
-
-def rests(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
-  """By a reduction, or what it amounts to with those that it goes on in: the next that it goes on in, and what both
-  amount to. (A split loop makes op(FOLD, FOLD).)"""
-  users = Counter(s for u in nodes for s in u.src)
-  out: dict[UOp, tuple[UOp, UOp]] = {}
-  amounts: set[UOp] = set()
-  for u in nodes:
-    if len(u.src) == 2 and u.src[1].op is Ops.FOLD and u.src[1].arg is u.op and users[u.src[0]] == users[u.src[1]] == 1:
-      x, y = u.src
-      if u.dtype is y.dtype and ((x in amounts and x.op is u.op) or (x.op is Ops.FOLD and x.arg is u.op)):
-        out[x] = y, u
-        amounts.add(u)
-  return out
 
 
 def as_copy(u: UOp) -> UOp:
@@ -107,18 +95,20 @@ class Linearizer:
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
+    self.fresh = set[UOp]()
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
     stored = [s for stores in effects_of(kernel) for s in stores]
     folds = [u for u in nodes if u.op is Ops.FOLD]
     products = [u for u in nodes if u.op is Ops.MMA]
     loops = [r for u in (*folds, *stored, *products) for r in u.src if r.op is Ops.RANGE]
-    self.rest_of = rests(nodes)
+    self.rest_of, self.begins = rests(nodes), beginnings(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] is AxisKind.UPCAST))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
     v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
     if len(kernel.src) > 1:
       v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
+    self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and u.arg}
     self.taken = max((u.arg[0] + u.arg[2] for u in nodes if u.op is Ops.SCRATCH), default=0)  # bytes of scratch memory
 
   # ---- loops
@@ -211,7 +201,9 @@ class Linearizer:
       for n in range(ahead):
         self.begin([substitute_free(s, {r: index(n)}) for s in stores] if n < count else [])
     with v.outside(level):
-      self.barrier(ahead - 1)
+      # what is filled one iteration ahead comes after what others have filled since
+      beside = sum(bool(v.deps(u) & v.bit(r)) for u in self.ahead.values())
+      self.barrier(max(beside, 1) - 1 if ahead == 1 else ahead - 1)
       later = UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))
       there = UOp.new(Ops.CMPLT, dtypes.bool, (later, index(count)))
       moved = [substitute_free(s, {r: within_bounds(later, r.src[0])}) for s in stores]
@@ -260,7 +252,7 @@ class Linearizer:
     for all elements of its tile."""
     v = self.values
     with v.outside(max(v.level_of(v.deps(f)), self.floor)):
-      if any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
+      if f.src[0].op is Ops.MMA or any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
         self.reduce(self.together(f))
       else:
         self.written_out(f, env)
@@ -304,10 +296,11 @@ class Linearizer:
     own = [int(r.src[0].arg) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR]
     return own[0] if own else self.values.lanes_of(f)
 
-  def register(self, f: UOp, dtype: DType, home: LoopScope) -> UOp:
+  def register(self, f: UOp, dtype: DType, home: LoopScope, start: UOp | None = None) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
     acc = UOp.new(Ops.ACC, dtype, (), self.ids.next())
-    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))))
+    start = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if start is None else start
+    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, start))))
     return acc
 
   def reduce(self, group: list[UOp]) -> None:
@@ -316,10 +309,21 @@ class Linearizer:
     around = list(self.environments(v.ups(v.deps(group[0]))))
     own = list(self.environments([r for r in ranges if r.arg[1] is AxisKind.UPCAST]))
     elements, home = [(env, up) for env in around for up in own], v.stack[-1]
-    registers = [[self.register(f, f.dtype.vec(self.lanes(f)), home) for _ in elements] for f in group]
+    names, registers = [[f] for f in group], list[list[UOp]]()
+    for f, known in zip(group, names):
+      if f.src[0].op is Ops.MMA:  # what a core adds to, it adds to for every copy of its reduction
+        x, whole = self.begins.get(f, (f, f))
+        begun = x is not f and not v.deps(x) & v.unrolled_bits & ~v.deps(f) and v.level_of(v.deps(x)) < len(v.stack)
+        starts = [v.value(x, env) if begun else None for env in around]
+        known += [whole] * begun
+        registers.append([a for s in starts for a in [self.register(f, f.dtype, home, s)] * len(own)])
+      else:
+        registers.append([self.register(f, f.dtype.vec(self.lanes(f)), home) for _ in elements])
     sums = Sums(group, elements, registers, home, {})
-    self.reduction_loops(sums, self.loops_of(ranges))
-    names, ends = [[f] for f in group], list(group)  # what each is known as, and as what it has ended
+    loops = self.loops_of(ranges)
+    self.fresh = set[UOp]() if loops else {a for some in registers for a in some}  # their first term is all they have
+    self.reduction_loops(sums, loops)
+    ends = list(group)  # as what each has ended, beside what it is known as
     while rest := self.continued(ends, around, len(own)):
       fewer = list(self.environments([r for r in rest[0].src[1:] if r.arg[1] is AxisKind.UPCAST]))
       some = [i for i in range(len(elements)) if i % len(own) < len(fewer)]
@@ -335,7 +339,7 @@ class Linearizer:
     self.late.clear()
     for g, f in enumerate(group):
       for e, env in enumerate(around):
-        used = registers[g][e * len(own) : (e + 1) * len(own)]
+        used = list(dict.fromkeys(registers[g][e * len(own) : (e + 1) * len(own)]))
         used = [*used, *(sums.totals[a] for a in used if a in sums.totals)]
         read = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in used]
         while len(read) > 1:  # pairwise
@@ -481,8 +485,9 @@ class Linearizer:
     def number(e: Env) -> int:
       return v.resolve(v.form(element), e).const
 
-    numbers = {tuple(env.items()): i for i, (env, _) in enumerate(sums.elements)}
-    mine = [accumulators[numbers[tuple((here | e).items())]] for e in sorted(self.environments(digits), key=number)]
+    numbers, around = {tuple(env.values()): i for i, (env, _) in enumerate(sums.elements)}, sums.elements[0][0]
+    these = [{**here, **e} for e in sorted(self.environments(digits), key=number)]
+    mine = [accumulators[numbers[tuple([e[r] for r in around])]] for e in these]
     of_a, of_b = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
     src = list[UOp]()
     for value, loops in ((x, of_a), (y, of_b)):
@@ -490,11 +495,29 @@ class Linearizer:
         memory, base, *_ = v.reach(value.src[0], here)
         src.append(v.place(value.dtype, 1, memory, base, 0, None))
         continue
-      values = tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
+      values = self.in_eights(core, value, u.src[2], loops, here)
+      values = values or tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
       src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
     self.on_core(core, mine, src)
     if core.late:
       self.late[*mine] = core
+
+  def in_eights(self, core: Core, x: UOp, lane: UOp, loops: Sequence[UOp], here: Env) -> tuple[UOp, ...]:
+    """What a lane holds of an operand in a group's memory, read by all lanes of a warp together, with what they hold of
+    the next tile where that makes it eight elements; nothing where that cannot be."""
+    v, n = self.values, 8 // math.prod(size(r) for r in loops)
+    if not core.eights or x.op is not Ops.LOAD or x.src[0].src[0].op is not Ops.AFTER or len(x.src[0].src) > 2:
+      return ()
+    others = [r for r in v.ups(v.deps(x.src[0].src[1])) if r not in loops and size(r) % n == 0][::-1][: n - 1]
+    if len(others) < n - 1 or (found := row_of_eight(x.src[0].src[1], lane, loops, others)) is None:
+      return ()
+    place, turned = found
+    first = {**here, **{r: here[r] // n * n for r in others}}
+    memory, base, *_ = v.reach(x.src[0].replace(src=(x.src[0].src[0], place)), first)
+    where = v.place(x.dtype, 8, memory, base, 1, None)
+    whole = v.node(Ops.LOAD, where.dtype, (where,), "turned" if turned else "eights", v.stack[-1])
+    skip = sum(here[r] % n for r in others) * (8 // n)
+    return tuple(v.node(Ops.EXTRACT, x.dtype, (whole,), (skip + i,)) for i in range(8 // n))
 
   def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
     """A core's product for these registers; without operands: all that have been begun have come."""
@@ -508,6 +531,11 @@ class Linearizer:
     """acc = op(acc, *terms), in the lanes of the mask."""
     v = self.values
     terms = [v.broadcast(x, acc.dtype.count) for x in terms]
+    first = acc in self.fresh and op is not Ops.DOT and mask is None
+    self.fresh.discard(acc)
+    if first:
+      v.put(UOp.new(Ops.STORE, dtypes.void, (acc, terms[0])))
+      return
     old = v.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
     new = v.put(UOp.new(op, acc.dtype, (old, *terms), arg))
     if mask is not None:

@@ -21,6 +21,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
+from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
@@ -81,7 +82,7 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
     kernel, grid, row = in_groups(stores, target, ids)
   written = {s.src[0].src[0] for s in stores}
   room = Room(target, ids, heuristic, {}, [], written, grid, row)
-  taken = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+  taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
   nests = [stores] if target.threads and not grid else [(s,) for s in kernel.src]
   users = Counter(r for nest in nests for s in nest for r in s.src[2:])
   # loops that nests share: on a grid, those that keep their order
@@ -90,20 +91,27 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   for i, nest in enumerate(nests):
     loops = [r for s in nest for r in s.toposort() if r.op is Ops.RANGE] if limits else ()
     mine = tuple(limits[r] for r in dict.fromkeys(loops) if r in limits)
-    out.append(NestSchedule(str(i), nest, around, mine, room, taken).scheduled_stores())
+    schedule = NestSchedule(str(i), nest, around, mine, room, taken, most)
+    out.append(schedule.scheduled_stores())
+    most = max(most, schedule.taken)
+    taken = most if schedule.stages > 1 else taken  # what is filled ahead is there while others run
   if DEBUG >= 3:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
   if VIZ:
     recorder.scheduled(room.steps)
-  kernel = UOp.sink(*with_barriers(out, grid) if grid else itertools.chain.from_iterable(out))
-  return closed_up(kernel, target.scratch - sum(room.outside)) if grid and room.outside else kernel
+  if not grid:
+    return UOp.sink(*itertools.chain.from_iterable(out))
+  ours = as_own_memory(out, [r for r in grid.values() if r.arg[1] is AxisKind.LOCAL])
+  return closed_up(UOp.sink(*with_barriers(ours, grid)))
 
 
-def closed_up(kernel: UOp, end: int) -> UOp:
-  """What lies at the end of local memory, right behind the rest: more groups then have room beside each other."""
-  memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH]
-  used = max(u.arg[0] + u.arg[2] for u in memory if u.arg[0] < end)
-  return substitute(kernel, {u: u.replace(arg=(u.arg[0] - end + used, *u.arg[1:])) for u in memory if u.arg[0] >= end})
+def closed_up(kernel: UOp) -> UOp:
+  """Local memory without gaps: more groups then have room beside each other."""
+  gap, end, moved = 0, 0, dict[UOp, UOp]()
+  for u in sorted((u for u in kernel.toposort() if u.op is Ops.SCRATCH and not is_own(u)), key=lambda u: int(u.arg[0])):
+    gap, end = gap + max(u.arg[0] - end, 0), max(end, u.arg[0] + u.arg[2])
+    moved[u] = u.replace(arg=(u.arg[0] - gap, *u.arg[1:]))
+  return substitute(kernel, moved)
 
 
 def drop_unit_ranges(sink: UOp) -> UOp:

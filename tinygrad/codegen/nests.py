@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, carries_rest, stage_panels
-from tinygrad.codegen.primitives.tensorize import narrowed, tensorize
+from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
+from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import Core
 from tinygrad.helpers import prod
+from tinygrad.numerics.fragments import narrowed
+from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
@@ -74,9 +76,10 @@ class NestSchedule:
   """A nest and its loops by name. Each primitive makes of it one that computes the same, or raises IllegalStep."""
 
   def __init__(
-    self, label: str, stores: Stores, around: Collection[UOp], limits: Stores, room: Room, taken: int
+    self, label: str, stores: Stores, around: Collection[UOp], limits: Stores, room: Room, taken: int, most: int = 0
   ) -> None:
     self.label, self.room, self.taken = label, room, taken
+    self.most = most  # bytes of scratch memory that other nests take, one after the other
     self.around = tuple(r for r in stores[0].src[2:] if r in around)  # the outermost first
     own = [r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP]
     parallel = [r for r in own if all(r in s.src[2:] for s in stores)]
@@ -228,9 +231,10 @@ class NestSchedule:
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
         free = frozenset(r for r in image.toposort() if r.op is Ops.RANGE).difference(panel.loops)
         within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
-        panel = replace(panel, stages=self.stages if within else 1)
+        turns = free & {*reducing, *self.around}
+        panel = replace(panel, stages=self.stages if turns else 1)
         offset = self.place(panel.nbytes * panel.stages, bool(within) or self.inside(image))
-        key = within if spec.order else frozenset((image,))
+        key = turns if spec.order else frozenset((image,))
         together.setdefault(key, []).append(replace(panel, offset=offset))
     for some in together.values():
       self.kernel = stage_panels(self.kernel, some, self.room.ids)
@@ -290,6 +294,7 @@ class NestSchedule:
     """What is staged from now on within a reduction is filled `stages` - `reading` of its iterations ahead."""
     self.note("pipeline", stages, reading)
     self.stages, self.reading = stages, reading
+    self.taken = max(self.taken, self.most if stages > 1 else 0)
 
   def accumulate(self, name: str, size: int, *dims: str) -> None:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""

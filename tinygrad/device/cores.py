@@ -88,6 +88,7 @@ class Core:
   d: Fragment
   result: DType = dtypes.float32
   lanes: int = 32
+  eights: bool = False  # of an operand in a group's memory a lane names eight neighbours, and gets what it holds
 
   def __str__(self) -> str:
     return self.name
@@ -107,7 +108,9 @@ _A16 = Fragment(((8, 1, 0), (4, 0, 2)), ((2, 0, 8), (2, 8, 0), (2, 0, 1)))
 _B16 = Fragment(((8, 0, 1), (4, 2, 0)), ((2, 8, 0), (2, 1, 0)))
 _A32 = Fragment(((8, 1, 0), (4, 0, 1)), ((2, 0, 4), (2, 8, 0)))
 _B32 = Fragment(((8, 0, 1), (4, 1, 0)), ((2, 4, 0),))
-BF16, F16 = (Core(f"m16n8k16.{d.name}", 16, 8, 16, d, _A16, _B16, _D) for d in (dtypes.bfloat16, dtypes.float16))
+BF16, F16 = (
+  Core(f"m16n8k16.{d.name}", 16, 8, 16, d, _A16, _B16, _D, eights=True) for d in (dtypes.bfloat16, dtypes.float16)
+)
 TF32 = Core("m16n8k8.tf32", 16, 8, 8, dtypes.float32, _A32, _B32, _D)  # rounds its operands to 11 bits
 
 

@@ -1,9 +1,13 @@
-"""Sums of products of matrices: one of them keeps a kernel's registers and caches, or a GPU's cores, busy."""
+"""Sums of products of matrices: one of them keeps a kernel's registers and caches, or a GPU's cores, busy. What
+becomes of the digits that additions of floats lose."""
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
 
+from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, upper
@@ -32,3 +36,42 @@ def products_apart(u: UOp) -> UOp | None:
     return None
   sums = [UOp.new(Ops.REDUCE, u.dtype, (x,), u.arg) for x in addends]
   return functools.reduce(lambda x, y: UOp.new(Ops.ADD, u.dtype, (x, y)), sums)
+
+
+def carries_rest(f: UOp) -> bool:
+  """Whether what the additions of blocks lose is kept: of a sum of floats, if not of products."""
+  return f.arg is Ops.ADD and dtypes.is_float(f.dtype) and not of_products(f)
+
+
+def of_products(f: UOp) -> bool:
+  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
+
+
+def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple[UOp, ...]], UOp]) -> tuple[UOp, UOp]:
+  """total + x, and what that has lost, if it is finite, else `zero` (T. Dekker). `new` makes the nodes."""
+  both = new(Ops.ADD, x.dtype, (total, x))
+  lost = new(Ops.SUB, x.dtype, (x, new(Ops.SUB, x.dtype, (both, total))))
+  finite = new(Ops.CMPEQ, dtypes.bool.vec(x.dtype.count), (lost, lost))
+  return both, new(Ops.WHERE, x.dtype, (finite, lost, zero))
+
+
+def rests(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
+  """By a reduction, or what it amounts to with those that it goes on in: the next that it goes on in, and what both
+  amount to. (A split loop makes op(FOLD, FOLD).)"""
+  users = Counter(s for u in nodes for s in u.src)
+  out: dict[UOp, tuple[UOp, UOp]] = {}
+  amounts: set[UOp] = set()
+  for u in nodes:
+    if len(u.src) == 2 and u.src[1].op is Ops.FOLD and u.src[1].arg is u.op and users[u.src[0]] == users[u.src[1]] == 1:
+      x, y = u.src
+      if u.dtype is y.dtype and ((x in amounts and x.op is u.op) or (x.op is Ops.FOLD and x.arg is u.op)):
+        out[x] = y, u
+        amounts.add(u)
+  return out
+
+
+def beginnings(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
+  """By what a core sums: what that is added to alone, so that it may begin with it, and both together."""
+  users = Counter(s for u in nodes for s in u.src)
+  sums = ((u, x, f) for u in nodes if u.op is Ops.ADD for x, f in (u.src, u.src[::-1]) if f.op is Ops.FOLD)
+  return {f: (x, u) for u, x, f in sums if f.src[0].op is Ops.MMA and users[f] == 1 and not f.src[0].arg.late}

@@ -14,17 +14,18 @@ dimension of the grid.
 
 import math
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tinygrad.device import Launch, Rendered
 from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
-from tinygrad.renderer.mma import COPY, PUBLISH, core_name, function_of
+from tinygrad.renderer.mma import COPY, EIGHTS, PUBLISH, core_name, function_of
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.node import HALVES
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _CONVERTED = {dtypes.float16: "half", dtypes.bfloat16: "bfloat16"}  # by functions of the prelude
@@ -64,6 +65,9 @@ class Dialect:
   index: DType = dtypes.int64
   given: str = ""  # local memory of more than STATIC bytes, which the launch gives
   copies: str = ""  # the function by which memory is copied to local memory while others compute
+  extreme: str = ""  # functions begin so, followed by _max and _min, of two floats of which either may be NaN
+  rough: Mapping[Ops, str] = field(default_factory=dict)  # of float32, within what is lost where halves are stored
+  eights: str = ""  # the functions by which a warp reads fragments of local memory
   commit: str = ""  # of copies that have been begun, these are a group
   arrived: str = ""  # waits until no more than {n} groups are under way
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
@@ -111,8 +115,10 @@ class CRenderer:
     variables = [u for u in linear if u.op is Ops.VARIABLE]
     self.numbers: dict[UOp, str] = {u: f"n{i}" for i, u in enumerate(variables)}
     self.turned, self.short = turned_range(linear), short_loops(linear)
-    self.later = False  # whether something is copied while others compute
+    self.later = self.eights = False  # whether something is copied while others compute, read by a warp together
     self.cores: dict[Core, str] = {}  # their functions
+    places = [u.src[0] for u in linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+    self.narrow = all(x.dtype.scalar() in HALVES for x in places if x.src[0].op is not Ops.SCRATCH)
     self.tiles = any(u.op is Ops.MMA and u.arg.late for u in linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
@@ -138,7 +144,12 @@ class CRenderer:
     source = (
       "\n".join(
         [
-          d.prelude + (d.copies if self.later else "") + "".join(self.cores.values()) + head + " {",
+          d.prelude
+          + (d.copies if self.later else "")
+          + (d.eights if self.eights else "")
+          + "".join(self.cores.values())
+          + head
+          + " {",
           *local,
           *self.body,
           "}",
@@ -180,6 +191,9 @@ class CRenderer:
         self.names[u] = (f"p{u.arg.slot}",)
       case Ops.VARIABLE:
         self.declare(u, [f"({ctype(dtypes.index, self.d)}){self.d.value.format(name=self.numbers[u])}"])
+      case Ops.SCRATCH if u.arg[0] < 0:  # a thread's own
+        self.names[u] = (self.fresh("s"),)
+        self.line(f"{ctype(u.dtype, self.d, True)} {self.names[u][0]}[{u.arg[2] // u.dtype.itemsize}];")
       case Ops.SCRATCH:
         assert u.arg[0] % u.dtype.itemsize == 0, u.arg
         self.names[u] = (self.fresh("s"),)
@@ -324,6 +338,12 @@ class CRenderer:
     if where.op is Ops.ACC:
       self.declare(u, self.names[where])
       return
+    if u.arg is not None:
+      name = self.fresh("w")
+      self.eights = True
+      self.line(f"uint4 {name} = fragments_{u.arg}(&{self.names[where][0]});")
+      self.names[u] = tuple(self.parts(name, u.dtype.count, u.dtype.scalar()))
+      return
     values: Sequence[str] = self.names[where]
     vectors, masks = self.access(where)
     others = self.lanes(u.src[1] if len(u.src) > 1 else UOp.const(u.dtype.scalar(), 0), u.dtype.count)
@@ -373,6 +393,8 @@ class CRenderer:
         return f"({ctype(dtype, d)})(0 - {self.unsigned(xs[0], dtype)})"
       case Ops.MAX | Ops.MIN if not dtypes.is_bool(dtype):
         (x, y), sign = xs, ">" if op is Ops.MAX else "<"
+        if dtype is dtypes.float32 and d.extreme:
+          return f"{d.extreme}_{op.name.lower()}({x}, {y})"
         first = f"({x} {sign} {y} || {x} != {x})" if dtypes.is_float(dtype) else f"{x} {sign} {y}"  # NaN if either is
         return f"({first} ? {x} : {y})"
       case Ops.IDIV | Ops.MOD:
@@ -381,7 +403,8 @@ class CRenderer:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
     if op is Ops.SHR and dtype.itemsize == 1 and d.byte_shift and xs[1] != literal(0, dtype, d):
       return f"{d.byte_shift}({xs[0]}, {xs[1]})"
-    form = CARDS[op].render
+    form = d.rough.get(op) if self.narrow and dtype is dtypes.float32 else None
+    form = form or CARDS[op].render
     assert form is not None, op
     if op in _WRAPS and dtype in _UNSIGNED:
       second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
@@ -546,6 +569,20 @@ static __device__ inline unsigned short half_of_float(float x) {
 static __device__ inline unsigned short bfloat16_of_float(float x) {
   unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 }
+#if __CUDA_ARCH__ >= 800
+static __device__ inline float float_max(float x, float y) {
+  float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
+}
+static __device__ inline float float_min(float x, float y) {
+  float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
+}
+#else
+#define float_max(x, y) (((x) > (y) || (x) != (x)) ? (x) : (y))
+#define float_min(x, y) (((x) < (y) || (x) != (x)) ? (x) : (y))
+#endif
+static __device__ inline float rough_exp(float x) {
+  float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f)); return y;
+}
 // CUDA 13.0 to 13.5 make a dp4a of four products of bytes, and of ((x >> 4) & 15) * y take x as it is
 static __device__ inline unsigned char shift_byte(unsigned char x, unsigned n) {
   unsigned y; asm("shr.u32 %0, %1, %2;" : "=r"(y) : "r"((unsigned)x), "r"(n)); return y;
@@ -561,7 +598,8 @@ static __device__ inline signed char shift_byte(signed char x, unsigned n) {
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
   core=function_of, publish=PUBLISH, byte_shift="shift_byte", shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
-  copies=COPY, commit='asm volatile("cp.async.commit_group;" ::: "memory");',
+  extreme="float", rough={Ops.EXP: "rough_exp({0})"}, copies=COPY, eights=EIGHTS,
+  commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
   given="  extern __shared__ __align__(1024) uint4 scratch[];",
 )  # fmt: skip

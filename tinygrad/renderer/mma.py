@@ -19,6 +19,16 @@ COPY = """template <int N> static __device__ inline void copy_later(void* to, co
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(at), "l"(from), "n"(N), "r"(length) : "memory");
 }
 """  # PTX ISA, "cp.async"
+EIGHTS = "".join(
+  f"""static __device__ inline uint4 fragments_{name}(const void* row) {{
+  uint4 x; unsigned at = (unsigned)__cvta_generic_to_shared(row);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+    : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+  return x;
+}}
+"""
+  for name, kind in (("eights", ""), ("turned", ".trans"))
+)  # PTX ISA, "Warp-level matrix load instruction: ldmatrix"
 # what threads have stored, what reads memory by matrix descriptors is to see (PTX ISA, "Async proxy")
 PUBLISH = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 

@@ -13,11 +13,11 @@ from tinygrad.codegen.analysis.accesses import Analysis, is_inlined, neighbours,
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
-from tinygrad.codegen.primitives.tensorize import narrowed
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
-from tinygrad.uop import Ops, UOp
+from tinygrad.numerics.fragments import narrowed
+from tinygrad.uop import AxisKind, Ops, UOp
 
 BLOCK, WIDE = (128, 128), (128, 256)  # most rows and columns of a group; and where cores read its memory
 TILE = 64 * 32  # most elements of a warp's
@@ -108,18 +108,45 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
 
 
 def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
-  """One of several nests of a group, whose warps have a tile of the result each, if it has such for all."""
-  (m, n, k), grid = loops, {name: size(r) for name, r in nest.grid.items()}
-  block, warps = (size(m), size(n)), grid.get("threads", 1)
-  tiles = [(block[0] // i, block[1] // (warps // i)) for i in range(1, warps + 1) if warps % i == 0]
-  whole = [t for t in tiles if prod(t) * warps == prod(block) and t[0] % core.m == t[1] % core.n == 0]
+  """One of several nests of a group, each of whose warps has some of the rows."""
+  (m, n, k), warps = loops, prod(size(r) for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
   depths = [d for d in range(core.k, min(size(k), DEPTH) + 1, core.k) if size(k) % d == 0]
-  if core.late or not whole or not depths or grid.get("lanes") != core.lanes or {m, n} != {*nest.parallel}:
+  whole = size(m) == warps * core.m and size(n) % core.n == 0 and m is nest.room.row
+  if core.late or not whole or not depths or {m, n} != {*nest.parallel}:
     return None
-  placed, nbytes = staged_operands(nest, a, pair, loops, block, depths[-1])
-  if nest.taken + sum(nest.room.outside) + nbytes > nest.room.target.scratch:
+  placed, nbytes = staged_operands(nest, a, pair, loops, (size(m), size(n)), depths[-1])
+  stages = 1 + (depths[-1] == size(k) and nest.around != ())
+  if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages > nest.room.target.scratch:
     return None
-  return Product(core, loops, block, min(whole, key=lambda t: t[0] + t[1]), depths[-1], placed, 1)
+  return Product(core, loops, (size(m), size(n)), (core.m, size(n)), depths[-1], placed, stages)
+
+
+def schedule_member(nest: NestSchedule) -> bool:
+  """One of several nests of a group, shared out as lanes hold what a core gives, if it is of such rows and columns."""
+  core, row = next((c for c in nest.room.target.cores if not c.late), None), nest.room.row
+  inner = [name for name, r in nest.names.items() if r is not row]
+  if core is None or row not in nest.parallel or len(inner) > 1:
+    return False
+  name, warps = nest.name_of(row), size(row) // core.m
+  (down, _, _), (across, _, _) = core.d.lanes
+  counts = {to: size(r) for to, r in nest.grid.items()}
+  columns = [size(nest.names[x]) if static(nest.names[x]) else 0 for x in inner]
+  if (counts.get("threads"), counts.get("lanes")) != (warps * down, across) or any(
+    n % core.n or not 0 < n <= 2 * DEPTH for n in columns
+  ):
+    return False
+  nest.split(name, core.m)
+  nest.split(f"{name}.i", down)
+  for x in inner:
+    nest.split(x, core.n)
+    nest.split(f"{x}.i", core.n // across)
+    nest.bind("lanes", f"{x}.i.o")
+  nest.bind("threads", f"{name}.o", f"{name}.i.i")
+  for x in (f"{name}.i.o", *(f"{x}.{part}" for x in inner for part in ("o", "i.i"))):
+    unroll(nest, x)
+  nest.within("groups", "lanes", "threads")
+  nest.write_out()
+  return True
 
 
 def staged_number(nest: NestSchedule, narrow: UOp) -> int:
@@ -132,7 +159,9 @@ def staged_operands(
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
   placed, nbytes, (m, n, k), itemsize = list[Staged](), 0, loops, pair[0].dtype.itemsize
   for x, side, extent in zip(pair, (m, n), block):
-    if any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
+    # rows of a member are each a warp's alone: it keeps what is the same in all iterations that nests share
+    kept = nest.grid and side is m and {*nest.around}.isdisjoint(x.toposort())
+    if kept or any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
       continue
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
     inner = side if any(y.strides.get(side) == 1 for y in loads) else k
@@ -182,6 +211,9 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   nest.bind(
     "groups", *(names[r] for r in nest.parallel if r not in p.loops), f"{m}.o", f"{m}.o.o", f"{n}.o", f"{m}.o.i"
   )
+  if nest.room.grid:
+    unroll(nest, f"{k}.i.o")
+    nest.bind("team", f"{m}.i.o", f"{m}.i.i.i.lane")
   nest.bind("threads", f"{m}.i.o", f"{n}.i.o")
   nest.bind("lanes", f"{m}.i.i.i.lane")
   nest.within("groups", "lanes", "threads")

@@ -24,7 +24,7 @@ from tinygrad.codegen.analysis.accesses import (
   static,
 )
 from tinygrad.codegen.expressions import VECTOR
-from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
+from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
@@ -100,7 +100,7 @@ def schedule_gpu(nest: NestSchedule) -> None:
     schedule_fill(nest, nest.fill)
   elif nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
     schedule_product(nest, product)
-  else:
+  elif not (nest.grid and schedule_member(nest)):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 

@@ -11,14 +11,9 @@ from tinygrad.codegen.primitives.rebind import Version, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.fragments import digit
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
-
-
-def digit(x: UOp, stride: int, count: int) -> UOp:
-  """x // stride % count, for x below stride · count · …"""
-  most, x = int(x.vmax), UOp.new(Ops.IDIV, dtypes.index, (x, index(stride))) if stride > 1 else x
-  return index(0) if count == 1 else x if most < stride * count else UOp.new(Ops.MOD, dtypes.index, (x, index(count)))
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
@@ -50,8 +45,12 @@ def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
 
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
   """Whether it is the number of a thread among so many that come one after the other."""
-  threads = next((r for r in grid if r.arg[1] is AxisKind.LOCAL), None)
-  return threads is not None and u is digit(threads, 1, lanes) and threads.vmax + 1 >= lanes
+  number, stride = Affine(0), 1
+  for r in (r for r in grid if r.arg[1] is AxisKind.LOCAL):
+    number, stride = Affine(0, {r: stride}).plus(number), stride * size(r)
+    if stride >= lanes and u is digit(number.uop(), 1, lanes):
+      return True
+  return False
 
 
 def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:

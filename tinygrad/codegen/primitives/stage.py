@@ -12,6 +12,7 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
+from tinygrad.numerics.products import carries_rest, fast_two_sum
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
@@ -102,23 +103,6 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
   return rebuild(kernel, on_sources, made)
-
-
-def carries_rest(f: UOp) -> bool:
-  """Whether what the additions of blocks lose is kept: of a sum of floats, if not of products."""
-  return f.arg is Ops.ADD and dtypes.is_float(f.dtype) and not of_products(f)
-
-
-def of_products(f: UOp) -> bool:
-  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
-
-
-def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, Stores], UOp]) -> tuple[UOp, UOp]:
-  """total + x, and what that has lost, if it is finite, else `zero` (T. Dekker). `new` makes the nodes."""
-  both = new(Ops.ADD, x.dtype, (total, x))
-  lost = new(Ops.SUB, x.dtype, (x, new(Ops.SUB, x.dtype, (both, total))))
-  finite = new(Ops.CMPEQ, dtypes.bool.vec(x.dtype.count), (lost, lost))
-  return both, new(Ops.WHERE, x.dtype, (finite, lost, zero))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,15 @@
-"""`tensorize`: sums of products on a matrix core, whose lanes hold fragments of operands and results in registers;
-`narrowed`: what such a core takes as it is, where it is widened alone."""
+"""`tensorize`: sums of products on a matrix core, whose lanes hold fragments of operands and results in registers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.codegen.primitives.bind import digit
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
-from tinygrad.device.cores import Core, Digit, Fragment, SwizzledTile
-from tinygrad.dtype import DType
-from tinygrad.helpers import prod
-from tinygrad.numerics.decompose import widens
+from tinygrad.device.cores import Core, SwizzledTile
+from tinygrad.numerics.fragments import elements_of_lane, lies_as, narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
-
-WIDENING = 5  # nodes, at most, by which a narrow float is widened
-
-
-def narrowed(wide: UOp, dtype: DType) -> UOp | None:
-  """The value of this dtype of which `wide` is the float32."""
-  u = wide
-  for _ in range(WIDENING):
-    if u.dtype is dtype:
-      return u if widens(wide, u) else None
-    if not u.src:
-      return None
-    u = u.src[0]
-  return None
 
 
 def loops_below(u: UOp) -> set[UOp]:
@@ -45,40 +25,6 @@ def operands(f: UOp, core: Core, m: UOp, n: UOp) -> tuple[UOp, UOp] | None:
     if a is not None and b is not None and n not in loops_below(a) and m not in loops_below(b):
       return a, b
   return None
-
-
-def number(digits: Sequence[Digit], parts: Sequence[UOp], step: int) -> Affine:
-  """The row (step 1) or column (2) of these digits."""
-  out = Affine(0)
-  for moves, u in zip(digits, parts):
-    out = out.plus(Affine(0, {u: 1}), moves[step]) if moves[step] else out
-  return out
-
-
-def lies_as(tile: SwizzledTile, x: UOp, side: UOp, k: UOp) -> bool:
-  """Whether an operand lies in a group's memory as a core reads it there."""
-  if x.op is not Ops.LOAD or x.src[0].src[0].op is not Ops.AFTER or x.src[0].src[0].src[0].op is not Ops.SCRATCH:
-    return False
-  extent, depth = int(side.src[0].arg), int(k.src[0].arg)
-
-  def place(i: int, j: int) -> Affine:
-    return affine(substitute_free(x.src[0].src[1], {side: index(i), k: index(j)}), {})
-
-  first = place(0, 0)
-  powers = [(1 << i, 0) for i in range(extent.bit_length() - 1)] + [(0, 1 << j) for j in range(depth.bit_length() - 1)]
-  return all(
-    place(*p) == first.plus(Affine(tile.place(*p, depth))) for p in (*powers, (5, 13), (extent - 1, depth - 1))
-  )
-
-
-def elements_of_lane(fragment: Fragment | SwizzledTile, lane: UOp, ids: LoopIds) -> tuple[UOp, UOp, tuple[UOp, ...]]:
-  """(row, column, the loops over registers) of a lane's elements."""
-  loops = tuple(ids.loop(index(count), AxisKind.UPCAST) for count, _, _ in fragment.registers)
-  strides = [int(prod(count for count, _, _ in fragment.lanes[i + 1 :])) for i in range(len(fragment.lanes))]
-  own = [digit(lane, stride, count) for stride, (count, _, _) in zip(strides, fragment.lanes)]
-  digits, parts = (*fragment.lanes, *fragment.registers), (*own, *loops)
-  row, column = (number(digits, parts, step).uop() for step in (1, 2))
-  return row, column, loops
 
 
 def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds) -> tuple[UOp, UOp]:
