@@ -27,7 +27,7 @@ from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.helpers import LazyModule
-from tinygrad.nn.block_formats import FORMATS, BlockFormat
+from tinygrad.nn.block_formats import FORMATS, SEVERAL, BlockFormat
 from tinygrad.numerics.dots import multiplies_bytes
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
@@ -306,7 +306,8 @@ class LanguageModel(Network):
   """A model in memory, and what up to `slots` sequences have said so far: `prefill` one, then `decode` all together.
 
   The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
-  once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
+  once for each number of rows that are decoded at once (1, 2, 8, 16, .. `slots`: as far as the last one that is not
+  idle).
   `cache`: how keys and values are kept, f16, f32 or q8_0. `exact`: no activations are rounded. `progress` is told
   the bytes of weights as they arrive.
   Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
@@ -456,7 +457,8 @@ class LanguageModel(Network):
     check_tokens([tokens[i] for i in busy], self.c.vocab)
     for i in busy:
       self.check_room(positions[i], 1)
-    rows = min(1 << max(busy, default=0).bit_length(), self.slots)
+    last = max(busy, default=0)
+    rows = min(1 << last.bit_length() if last < 2 or last >= SEVERAL else SEVERAL, self.slots)
     # What an idle slot writes lies beyond the context.
     on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
     said, starts = ([v.bind(x) for v, x in zip(vs, xs)] for vs, xs in zip((self.said, self.starts), zip(*on)))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,19 +90,51 @@ class Sampler:
 
   def __call__(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> Drawn:
     """`allowed` [vocab]: which tokens may be drawn. Raises SamplingError for NaN, or where no token may."""
-    changed = penalised(logits.astype(np.float64), self.sampling, self.seen, self.counts)
-    if allowed is not None:
-      changed[~allowed] = -math.inf
-    if not np.isfinite(changed.max()):
-      raise SamplingError("logits", "hold NaN, or no token may be drawn", "a model in F32; a wider grammar")
-    if self.sampling.temperature == 0:
-      token = int(changed.argmax())
+    (drawn,) = draw([self], logits[np.newaxis], [allowed])
+    if isinstance(drawn, SamplingError):
+      raise drawn
+    return drawn
+
+
+def draw(
+  samplers: Sequence[Sampler], logits: NDArray[np.float32], allowed: Sequence[NDArray[np.bool_] | None]
+) -> list[Drawn | SamplingError]:
+  """The next token of each text, of logits [texts, vocab], or why there is none. What all texts need is computed for
+  all of them at once."""
+  x = logits.astype(np.float64)
+  for row, sampler, may in zip(x, samplers, allowed):
+    penalised(row, sampler.sampling, sampler.seen, sampler.counts)
+    if may is not None:
+      row[~may] = -math.inf
+  most = x.max(-1, keepdims=True)
+  found = np.isfinite(most)
+  x -= np.where(found, most, 0)
+  temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers])
+  ends = np.exp(x / temperatures).cumsum(-1)
+  out: list[Drawn | SamplingError] = []
+  for i, sampler in enumerate(samplers):
+    s = sampler.sampling
+    if not found[i, 0]:
+      problem = "hold NaN, or no token may be drawn"
+      out.append(SamplingError("logits", problem, "a model in F32; a wider grammar"))
+      continue
+    if s.temperature == 0:
+      token = int(x[i].argmax())
+    elif s.top_k or s.top_p < 1 or s.min_p:
+      some, shares = candidates(x[i], s)
+      token = int(some[drawn_at(shares.cumsum(), sampler.rng.random())])
     else:
-      tokens, p = candidates(changed, self.sampling)
-      token = int(tokens[likeliest(p, self.rng.random() * p.sum(), "right")[-1]])
-    self.seen.add(token)
-    self.counts[token] += 1
-    return reported(logits, token, self.sampling.logprobs)
+      token = drawn_at(ends[i], sampler.rng.random())
+    sampler.seen.add(token)
+    sampler.counts[token] += 1
+    out.append(reported(logits[i], token, s.logprobs))
+  return out
+
+
+def drawn_at(ends: NDArray[np.float64], share: float) -> int:
+  """Where a share (below 1) of the whole falls, by the sums up to each; never to what has no part of it."""
+  at, last = np.searchsorted(ends, share * ends[-1], "right"), np.searchsorted(ends, ends[-1])
+  return int(min(at, last))
 
 
 def penalised(x: NDArray[np.float64], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[np.float64]:
@@ -130,7 +161,7 @@ def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], 
   p = np.exp(x[tokens] - x.max())
   p /= p.sum()
   if s.top_p < 1:
-    stay = likeliest(p, s.top_p, "left")
+    stay = likeliest(p, s.top_p)
     tokens, p = tokens[stay], p[stay]
   if s.min_p > 0:
     enough = p >= s.min_p * p.max()
@@ -138,19 +169,19 @@ def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], 
   return tokens, p
 
 
-def likeliest(p: NDArray[np.float64], share: float, side: Literal["left", "right"]) -> NDArray[np.int64]:
+def likeliest(p: NDArray[np.float64], share: float) -> NDArray[np.int64]:
   """The places of the likeliest, these in order, the first of equal ones first: up to the one with which their sum
-  reaches `share` ("left") or passes it ("right"). As many are sorted as it takes."""
+  reaches `share`. As many are sorted as it takes."""
   count = SORTED
   while count < len(p):
     some = np.flatnonzero(p >= np.partition(p, -count)[-count])
     order = some[np.argsort(-p[some], kind="stable")]
     ends = p[order].cumsum()
     if ends[-1] > share:
-      return order[: int(np.searchsorted(ends, share, side)) + 1]
+      return order[: int(np.searchsorted(ends, share)) + 1]
     count *= 16
   order = np.argsort(-p, kind="stable")
-  return order[: int(np.searchsorted(p[order].cumsum(), share, side)) + 1]
+  return order[: int(np.searchsorted(p[order].cumsum(), share)) + 1]
 
 
 def reported(logits: NDArray[np.float32], token: int, most: int | None) -> Drawn:

@@ -23,7 +23,7 @@ from tinygrad.tensor import Tensor
 NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 SUPER = 256  # weights of a block of the K formats
-SEVERAL = 4  # rows of activations for which weights are unpacked once for all
+SEVERAL = 8  # rows of activations for which weights are unpacked once for all
 HALF, BYTE, SIGNED, WORD = "<f2", "u1", "i1", "<u2"
 TYPES = {HALF: dtypes.float16, BYTE: dtypes.uint8, SIGNED: dtypes.int8, WORD: dtypes.uint16}
 
