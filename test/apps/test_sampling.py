@@ -18,6 +18,7 @@ from tinygrad.apps.sampling import (
   drawn_at,
   likeliest,
   penalised,
+  place,
   reported,
 )
 
@@ -141,8 +142,21 @@ def test_several_texts_at_once_draw_what_each_does_alone():
 @pytest.mark.parametrize("share", [0.0, 0.24, 0.25, 0.999, math.nextafter(1, 0)])
 def test_a_share_falls_to_what_has_a_part(share: float):
   ends = np.cumsum([0.0, 0.25, 0.0, 0.75, 0.0, 0.0])
-  assert drawn_at(ends, share) == (1 if share < 0.25 else 3)
-  assert drawn_at(ends * 3e-300, share) == (1 if share < 0.25 else 3)
+  assert place(ends, share) == (1 if share < 0.25 else 3)
+  assert place(ends * 3e-300, share * 3e-300) == (1 if share < 0.25 else 3)
+
+
+def test_a_share_is_looked_up_in_runs_as_in_the_whole():
+  rng = np.random.default_rng(6)
+  for runs in (1, 2, 40):
+    p = rng.dirichlet(np.full(runs * 64, 0.05)).astype(np.float32)
+    p[rng.random(len(p)) < 0.3] = 0
+    p[-5:] = 0
+    whole, parts = p.cumsum(dtype=np.float64), p.reshape(runs, 64)
+    ends = parts.sum(-1, np.float64).cumsum()
+    for share in (0.0, *rng.random(300), math.nextafter(1, 0)):
+      got = drawn_at(parts, ends, share)
+      assert p[got] > 0 and abs(share * whole[-1] - whole[got] + p[got] / 2) <= p[got] / 2 + 1e-6
 
 
 def test_temperature_0_takes_the_likeliest():

@@ -24,6 +24,7 @@ from tinygrad.apps.sampling import Drawn, Sampler, Sampling, SamplingError, draw
 from tinygrad.apps.tokenizer import TextStream, Tokenizer, check_tokens
 
 PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts of others wait and while none does
+LEAST = 32  # what a shorter piece counts for
 
 
 class Sized(Protocol):
@@ -343,14 +344,20 @@ class Engine:
       slot.text = Text(job, deque(ids[job.reused :]), sampler, stream, StopStrings(job.request.stop))
 
   def read(self) -> None:
-    """One piece of one prompt; of several, each in its turn."""
-    unread = [slot for slot in self.slots if slot.text and slot.text.unread]
-    if not unread:
-      return
-    slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
+    """A piece of one prompt, or short ones until they are as much; of several, each in its turn."""
+    left = self.piece
+    while left > 0 and (unread := [slot for slot in self.slots if slot.text and slot.text.unread]):
+      waits = len(unread) < self.busy  # some text for its next token
+      slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
+      left -= max(self.read_piece(slot, waits), LEAST)
+      if not waits:
+        return
+
+  def read_piece(self, slot: Slot, waits: bool) -> int:
+    """How many tokens of a prompt were read."""
     text, self.turn = slot.text, slot.number + 1
     assert text is not None
-    most = self.whole if len(unread) == self.busy and not text.job.request.scored else self.piece
+    most = self.piece if waits or text.job.request.scored else self.whole
     piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
     start = time.perf_counter()
     try:
@@ -360,19 +367,20 @@ class Engine:
     except Exception as e:
       slot.cached.clear()
       self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
-      return
+      return len(piece)
     slot.cached += piece
     self.counts.read += len(piece)
     self.counts.read_seconds += time.perf_counter() - start
     if request.embed:
       self.pool(slot, text, found.astype(np.float64))
-      return
+      return len(piece)
     if request.scored:
       found = self.score(text, piece, found)
     if not text.unread and request.max_tokens == 0:
       self.free(slot, Event(finish=Finish.LENGTH))
     elif not text.unread:
       self.draw([(slot, text)], found[np.newaxis])
+    return len(piece)
 
   def score(self, text: Text, piece: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Notes how likely the tokens of a piece were, and tells of all at the end of the prompt; the last logits."""

@@ -339,7 +339,7 @@ class LanguageModel(Network):
     super().__init__(c, layout, weights, length, lambda x: layout.put(x).realize(), room, exact)
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
     self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
-    self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
+    self.said = Variable("token", 0, c.vocab - 1)
     self.seen = Variable("seen", 1, c.context)
     self.decode_step = TinyJit(self.next_logits)
     self.prefill_step = TinyJit(self.last_logits)
@@ -355,10 +355,11 @@ class LanguageModel(Network):
     x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
     return self.project(x[:, last : last + 1]).flatten().realize()
 
-  def next_logits(self, tokens: Sequence[UOp], starts: Sequence[UOp], seen: UOp | None) -> Tensor:
-    """A step of decoding: a token of each of the first slots; the logits [rows, vocab]."""
+  def next_logits(self, tokens: Sequence[UOp] | Tensor, starts: Sequence[UOp], seen: UOp | None) -> Tensor:
+    """A step of decoding: a token of each of the first slots [rows, 1]; the logits [rows, vocab]."""
     place = self.prompt_places(0, starts[0], 1) if seen is None else self.decoding_places(starts, seen)
-    return self.project(self.hidden(column(tokens), place)).squeeze(1).realize()
+    tokens = tokens if isinstance(tokens, Tensor) else column(tokens)
+    return self.project(self.hidden(tokens, place)).squeeze(1).realize()
 
   def of_a_step(self, look: Callable[[Tensor], T]) -> T:
     """What `look` finds in a decoding step, which is not taken."""
@@ -366,7 +367,7 @@ class LanguageModel(Network):
     before = [t.uop for t in caches]
     place = self.prompt_places(0, self.starts[0].bind(0), 1)
     try:
-      return look(self.project(self.hidden(column([self.said[0].bind(0)]), place, at_once=True)))
+      return look(self.project(self.hidden(column([self.said.bind(0)]), place, at_once=True)))
     finally:
       for t, uop in zip(caches, before):
         t.uop = uop
@@ -461,7 +462,10 @@ class LanguageModel(Network):
     rows = min(1 << last.bit_length() if last < 2 or last >= SEVERAL else SEVERAL, self.slots)
     # What an idle slot writes lies beyond the context.
     on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
-    said, starts = ([v.bind(x) for v, x in zip(vs, xs)] for vs, xs in zip((self.said, self.starts), zip(*on)))
+    starts = [v.bind(pos) for v, (_, pos) in zip(self.starts, on)]
+    said: list[UOp] | Tensor = [self.said.bind(on[0][0])]  # a number is told sooner than memory is filled
+    if rows > 1:
+      said = self.layout.put(np.array([[token] for token, _ in on], np.int32)).realize()
     seen = None if rows == 1 else self.seen.bind(max(positions) + 1)
     out = np.zeros((self.slots, self.c.vocab), np.float32)
     out[:rows] = self.decode_step(said, starts, seen).numpy()

@@ -11,13 +11,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad.apps import AppError
 
+Real = TypeVar("Real", np.float32, np.float64)
 MOST_LOGPROBS = 20
+RUN = 64  # tokens whose probabilities are added up together
 SORTED = 64  # tokens, before it is tried with more
 
 
@@ -101,7 +104,7 @@ def draw(
 ) -> list[Drawn | SamplingError]:
   """The next token of each text, of logits [texts, vocab], or why there is none. What all texts need is computed for
   all of them at once."""
-  x = logits.astype(np.float64)
+  x = logits.copy()
   for row, sampler, may in zip(x, samplers, allowed):
     penalised(row, sampler.sampling, sampler.seen, sampler.counts)
     if may is not None:
@@ -109,8 +112,10 @@ def draw(
   most = x.max(-1, keepdims=True)
   found = np.isfinite(most)
   x -= np.where(found, most, 0)
-  temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers])
-  ends = np.exp(x / temperatures).cumsum(-1)
+  temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers], np.float32)
+  p = np.zeros((len(x), -(-x.shape[1] // RUN), RUN), np.float32)
+  np.exp(x / temperatures, out=p.reshape(len(x), -1)[:, : x.shape[1]])
+  ends = p.sum(-1, np.float64).cumsum(-1)  # a sum up to each token takes more time than all else
   out: list[Drawn | SamplingError] = []
   for i, sampler in enumerate(samplers):
     s = sampler.sampling
@@ -121,23 +126,29 @@ def draw(
     if s.temperature == 0:
       token = int(x[i].argmax())
     elif s.top_k or s.top_p < 1 or s.min_p:
-      some, shares = candidates(x[i], s)
-      token = int(some[drawn_at(shares.cumsum(), sampler.rng.random())])
+      some, shares = candidates(x[i].astype(np.float64), s)
+      token = int(some[place(reached := shares.cumsum(), sampler.rng.random() * reached[-1])])
     else:
-      token = drawn_at(ends[i], sampler.rng.random())
+      token = drawn_at(p[i], ends[i], sampler.rng.random())
     sampler.seen.add(token)
     sampler.counts[token] += 1
     out.append(reported(logits[i], token, s.logprobs))
   return out
 
 
-def drawn_at(ends: NDArray[np.float64], share: float) -> int:
-  """Where a share (below 1) of the whole falls, by the sums up to each; never to what has no part of it."""
-  at, last = np.searchsorted(ends, share * ends[-1], "right"), np.searchsorted(ends, ends[-1])
-  return int(min(at, last))
+def drawn_at(p: NDArray[np.float32], ends: NDArray[np.float64], share: float) -> int:
+  """Where a share (below 1) of the whole falls among tokens with parts p [runs, RUN], by the sums up to each run."""
+  run = place(ends, share * ends[-1])
+  rest = share * ends[-1] - (ends[run - 1] if run else 0)
+  return run * p.shape[1] + place(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
 
 
-def penalised(x: NDArray[np.float64], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[np.float64]:
+def place(ends: NDArray[np.float64], amount: float) -> int:
+  """Where an amount falls, by the sums up to each; never to what has no part of them."""
+  return int(min(np.searchsorted(ends, amount, "right"), np.searchsorted(ends, ends[-1])))
+
+
+def penalised(x: NDArray[Real], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[Real]:
   """`x` after bias and penalties, in its place."""
   for token, change in s.bias:
     if token < len(x):
