@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinygrad.apps.sampling import (
+  LIKELY,
   Sampler,
   Sampling,
   SamplingError,
@@ -146,17 +147,23 @@ def test_a_share_falls_to_what_has_a_part(share: float):
   assert place(ends * 3e-300, share * 3e-300) == (1 if share < 0.25 else 3)
 
 
-def test_a_share_is_looked_up_in_runs_as_in_the_whole():
-  rng = np.random.default_rng(6)
+def test_tokens_are_looked_up_by_sums_the_likely_ones_first():
+  """Against the sums of all in that order; most draws fall to likely ones, some to others."""
+  rng, unlikely = np.random.default_rng(6), 0
   for runs in (1, 2, 40):
-    p = rng.dirichlet(np.full(runs * 64, 0.05)).astype(np.float32)
+    p = rng.dirichlet(np.full(runs * 64, 0.1)).astype(np.float32)
     p[rng.random(len(p)) < 0.3] = 0
     p[-5:] = 0
-    whole, parts = p.cumsum(dtype=np.float64), p.reshape(runs, 64)
-    ends = parts.sum(-1, np.float64).cumsum()
-    for share in (0.0, *rng.random(300), math.nextafter(1, 0)):
-      got = drawn_at(parts, ends, share)
-      assert p[got] > 0 and abs(share * whole[-1] - whole[got] + p[got] / 2) <= p[got] / 2 + 1e-6
+    p /= p.max()
+    likely = sorted((i for i in range(len(p)) if p[i] >= LIKELY), key=lambda i: (-p[i], i))
+    order = [*likely, *(i for i in range(len(p)) if p[i] < LIKELY)]
+    ends = p[order].cumsum(dtype=np.float64)
+    for share in (0.0, *rng.random(300), 0.9999, math.nextafter(1, 0)):
+      got = drawn_at(p.reshape(runs, 64), share * ends[-1])
+      at = order.index(got)
+      assert p[got] > 0 and abs(share * ends[-1] - ends[at] + p[got] / 2) <= p[got] / 2 + 1e-6
+      unlikely += p[got] < LIKELY
+  assert 5 < unlikely < 450
 
 
 def test_temperature_0_takes_the_likeliest():

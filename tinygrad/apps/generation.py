@@ -24,7 +24,7 @@ from tinygrad.apps.sampling import Drawn, Sampler, Sampling, SamplingError, draw
 from tinygrad.apps.tokenizer import TextStream, Tokenizer, check_tokens
 
 PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts of others wait and while none does
-LEAST = 32  # what a shorter piece counts for
+LEAST = 16  # what a shorter piece counts for
 
 
 class Sized(Protocol):

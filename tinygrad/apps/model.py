@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
   graph, reasons = (LazyModule(f"tinygrad.solver.{name}") for name in ("graph", "reasons"))
 
-CHUNKS = (32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
+CHUNKS = (8, 32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Matrix:
 
 
 T = TypeVar("T")
-FEW = 8  # tokens of one text
+FEW = 4  # tokens of one text
 CACHE = "keys"  # what a layer's cache is called among its weights
 Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
 
@@ -446,7 +446,7 @@ class LanguageModel(Network):
 
   def score(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
     """Take in a text; the logits [tokens, vocab] after each of its tokens, a few of which are made at a time."""
-    return self.read(self.every_step, ids, pos, slot, CHUNKS[0])
+    return self.read(self.every_step, ids, pos, slot, CHUNKS[1])
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """Take in one token of every slot at its position; the logits [slots, vocab] after each.
@@ -467,9 +467,8 @@ class LanguageModel(Network):
     if rows > 1:
       said = self.layout.put(np.array([[token] for token, _ in on], np.int32)).realize()
     seen = None if rows == 1 else self.seen.bind(max(positions) + 1)
-    out = np.zeros((self.slots, self.c.vocab), np.float32)
-    out[:rows] = self.decode_step(said, starts, seen).numpy()
-    return out
+    out: NDArray[np.float32] = self.decode_step(said, starts, seen).numpy()
+    return out if rows == self.slots else np.concatenate((out, np.zeros((self.slots - rows, self.c.vocab), np.float32)))
 
 
 def column(numbers: Sequence[UOp]) -> Tensor:

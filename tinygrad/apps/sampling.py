@@ -20,6 +20,7 @@ from tinygrad.apps import AppError
 
 Real = TypeVar("Real", np.float32, np.float64)
 MOST_LOGPROBS = 20
+LIKELY = 1 / 256  # of the likeliest token's probability
 RUN = 64  # tokens whose probabilities are added up together
 SORTED = 64  # tokens, before it is tried with more
 
@@ -68,6 +69,11 @@ class Sampling:
       if token < 0 or not -100 <= change <= 100:
         raise SamplingError("bias", f"of token {token} is {change}", "a token's number, and a change from -100 to 100")
 
+  @property
+  def changes(self) -> bool:
+    """Whether logits are others before tokens are drawn."""
+    return bool(self.bias or self.repetition != 1 or self.presence or self.frequency)
+
 
 RANGES: dict[str, tuple[float, float]] = {
   "temperature": (0, 100), "top_k": (0, 1 << 31), "top_p": (0, 1), "min_p": (0, 1), "repetition": (0.01, 100),
@@ -104,18 +110,19 @@ def draw(
 ) -> list[Drawn | SamplingError]:
   """The next token of each text, of logits [texts, vocab], or why there is none. What all texts need is computed for
   all of them at once."""
-  x = logits.copy()
-  for row, sampler, may in zip(x, samplers, allowed):
+  changed = any(may is not None for may in allowed) or any(s.sampling.changes for s in samplers)
+  x = logits.copy() if changed else logits
+  for row, sampler, may in zip(x, samplers, allowed) if changed else ():
     penalised(row, sampler.sampling, sampler.seen, sampler.counts)
     if may is not None:
       row[~may] = -math.inf
   most = x.max(-1, keepdims=True)
   found = np.isfinite(most)
-  x -= np.where(found, most, 0)
+  x = x - np.where(found, most, 0)
   temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers], np.float32)
   p = np.zeros((len(x), -(-x.shape[1] // RUN), RUN), np.float32)
   np.exp(x / temperatures, out=p.reshape(len(x), -1)[:, : x.shape[1]])
-  ends = p.sum(-1, np.float64).cumsum(-1)  # a sum up to each token takes more time than all else
+  totals = p.sum((1, 2), np.float64)
   out: list[Drawn | SamplingError] = []
   for i, sampler in enumerate(samplers):
     s = sampler.sampling
@@ -129,18 +136,32 @@ def draw(
       some, shares = candidates(x[i].astype(np.float64), s)
       token = int(some[place(reached := shares.cumsum(), sampler.rng.random() * reached[-1])])
     else:
-      token = drawn_at(p[i], ends[i], sampler.rng.random())
+      token = drawn_at(p[i], sampler.rng.random() * totals[i])
     sampler.seen.add(token)
     sampler.counts[token] += 1
     out.append(reported(logits[i], token, s.logprobs))
   return out
 
 
-def drawn_at(p: NDArray[np.float32], ends: NDArray[np.float64], share: float) -> int:
-  """Where a share (below 1) of the whole falls among tokens with parts p [runs, RUN], by the sums up to each run."""
-  run = place(ends, share * ends[-1])
-  rest = share * ends[-1] - (ends[run - 1] if run else 0)
-  return run * p.shape[1] + place(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
+def drawn_at(p: NDArray[np.float32], amount: float) -> int:
+  """Where an amount falls among tokens with parts p [runs, RUN], of which the largest is 1. The likely ones come first:
+  what rounding does to a sum is the less the less is left. The others follow as they are, run by run, since a sum up to
+  each takes more time than all else."""
+  flat = p.ravel()
+  likely = np.flatnonzero(flat >= LIKELY)
+  likely = likely[np.argsort(-flat[likely], kind="stable")]
+  ends = flat[likely].cumsum(dtype=np.float64)
+  if amount < ends[-1]:
+    return int(likely[place(ends, amount)])
+  others = flat.copy()
+  others[likely] = 0
+  if not others.any():  # the last bit of a sum
+    return int(likely[-1])
+  p, rest = others.reshape(p.shape), amount - ends[-1]
+  ends = p.sum(-1, np.float64).cumsum()
+  run = place(ends, rest)
+  rest -= ends[run - 1] if run else 0
+  return run * RUN + place(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
 
 
 def place(ends: NDArray[np.float64], amount: float) -> int:
