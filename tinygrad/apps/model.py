@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -462,13 +462,19 @@ class LanguageModel(Network):
     rows = min(1 << last.bit_length() if last < 2 or last >= SEVERAL else SEVERAL, self.slots)
     # What an idle slot writes lies beyond the context.
     on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
-    starts = [v.bind(pos) for v, (_, pos) in zip(self.starts, on)]
+    starts = [bound(v, pos) for v, (_, pos) in zip(self.starts, on)]
     said: list[UOp] | Tensor = [self.said.bind(on[0][0])]  # a number is told sooner than memory is filled
     if rows > 1:
       said = self.layout.put(np.array([[token] for token, _ in on], np.int32)).realize()
     seen = None if rows == 1 else self.seen.bind(max(positions) + 1)
     out: NDArray[np.float32] = self.decode_step(said, starts, seen).numpy()
     return out if rows == self.slots else np.concatenate((out, np.zeros((self.slots - rows, self.c.vocab), np.float32)))
+
+
+@lru_cache(1 << 12)
+def bound(v: UOp, number: int) -> UOp:
+  """What is bound at every step of many texts is kept: their positions are often the same."""
+  return v.bind(number)
 
 
 def column(numbers: Sequence[UOp]) -> Tensor:
