@@ -19,7 +19,7 @@ from tinygrad.apps.sampling import (
   drawn_at,
   likeliest,
   penalised,
-  place,
+  reached_at,
   reported,
 )
 
@@ -143,8 +143,8 @@ def test_several_texts_at_once_draw_what_each_does_alone():
 @pytest.mark.parametrize("share", [0.0, 0.24, 0.25, 0.999, math.nextafter(1, 0)])
 def test_a_share_falls_to_what_has_a_part(share: float):
   ends = np.cumsum([0.0, 0.25, 0.0, 0.75, 0.0, 0.0])
-  assert place(ends, share) == (1 if share < 0.25 else 3)
-  assert place(ends * 3e-300, share * 3e-300) == (1 if share < 0.25 else 3)
+  assert reached_at(ends, share) == (1 if share < 0.25 else 3)
+  assert reached_at(ends * 3e-300, share * 3e-300) == (1 if share < 0.25 else 3)
 
 
 def test_tokens_are_looked_up_by_sums_the_likely_ones_first():

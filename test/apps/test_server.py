@@ -595,7 +595,9 @@ def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch)
     serve(server, "127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("text", ["", "plain", 'a "quoted" \\ line\n', "\0\x1f\u2028", "caf\u00e9 \U0001f642", "\ud800"])
+@pytest.mark.parametrize(
+  "text", ["", "plain", 'a "quoted" \\ line\n', "\0\x1f\u2028", "caf\u00e9 \U0001f642", "\ud800"]
+)
 def test_what_is_written_once_around_a_text_is_the_json_of_the_whole(text: str):
   def value(x: str) -> dict[str, Any]:
     return {"id": "a", "choices": [{"index": 0, "text": x, "logprobs": None}]}

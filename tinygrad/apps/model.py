@@ -462,7 +462,7 @@ class LanguageModel(Network):
     rows = min(1 << last.bit_length() if last < 2 or last >= SEVERAL else SEVERAL, self.slots)
     # What an idle slot writes lies beyond the context.
     on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
-    starts = [bound(v, pos) for v, (_, pos) in zip(self.starts, on)]
+    starts = [bind_kept(v, pos) for v, (_, pos) in zip(self.starts, on)]
     said: list[UOp] | Tensor = [self.said.bind(on[0][0])]  # a number is told sooner than memory is filled
     if rows > 1:
       said = self.layout.put(np.array([[token] for token, _ in on], np.int32)).realize()
@@ -472,7 +472,7 @@ class LanguageModel(Network):
 
 
 @lru_cache(1 << 12)
-def bound(v: UOp, number: int) -> UOp:
+def bind_kept(v: UOp, number: int) -> UOp:
   """What is bound at every step of many texts is kept: their positions are often the same."""
   return v.bind(number)
 

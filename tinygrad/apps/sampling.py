@@ -134,7 +134,7 @@ def draw(
       token = int(x[i].argmax())
     elif s.top_k or s.top_p < 1 or s.min_p:
       some, shares = candidates(x[i].astype(np.float64), s)
-      token = int(some[place(reached := shares.cumsum(), sampler.rng.random() * reached[-1])])
+      token = int(some[reached_at(reached := shares.cumsum(), sampler.rng.random() * reached[-1])])
     else:
       token = drawn_at(p[i], sampler.rng.random() * totals[i])
     sampler.seen.add(token)
@@ -152,19 +152,19 @@ def drawn_at(p: NDArray[np.float32], amount: float) -> int:
   likely = likely[np.argsort(-flat[likely], kind="stable")]
   ends = flat[likely].cumsum(dtype=np.float64)
   if amount < ends[-1]:
-    return int(likely[place(ends, amount)])
+    return int(likely[reached_at(ends, amount)])
   others = flat.copy()
   others[likely] = 0
   if not others.any():  # the last bit of a sum
     return int(likely[-1])
   p, rest = others.reshape(p.shape), amount - ends[-1]
   ends = p.sum(-1, np.float64).cumsum()
-  run = place(ends, rest)
+  run = reached_at(ends, rest)
   rest -= ends[run - 1] if run else 0
-  return run * RUN + place(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
+  return run * RUN + reached_at(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
 
 
-def place(ends: NDArray[np.float64], amount: float) -> int:
+def reached_at(ends: NDArray[np.float64], amount: float) -> int:
   """Where an amount falls, by the sums up to each; never to what has no part of them."""
   return int(min(np.searchsorted(ends, amount, "right"), np.searchsorted(ends, ends[-1])))
 

@@ -88,13 +88,13 @@ class OneText:
   """JSON of a value in which one text is another each time: what is before that and after it is written once."""
 
   def __init__(self, value: Callable[[str], Any]):
-    self.before, self.after = written(value("\0")).split(written("\0"))
+    self.before, self.after = compact(value("\0")).split(compact("\0"))
 
   def __call__(self, text: str) -> str:
-    return self.before + written(text) + self.after
+    return self.before + compact(text) + self.after
 
 
-def written(value: Any) -> str:
+def compact(value: Any) -> str:
   return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -111,7 +111,7 @@ class EventStream:
     try:
       await send({"type": "http.response.start", "status": 200, "headers": [*kind, (b"x-accel-buffering", b"no")]})
       async for values in self.values:
-        data = "".join(f"data: {value if isinstance(value, str) else written(value)}\n\n" for value in values)
+        data = "".join(f"data: {value if isinstance(value, str) else compact(value)}\n\n" for value in values)
         if data:
           await send({"type": "http.response.body", "body": data.encode(), "more_body": True})
       await send({"type": "http.response.body", "body": b""})
