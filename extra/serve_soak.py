@@ -8,7 +8,8 @@ long; some of them vanish in the middle of a text. Then
   so much that most texts go another way some time, and what they have in common with their own says little),
 - every slot is free again, whoever vanished,
 - memory at the end is at most --growth above what it was after a third of the time,
-- and all streams together make so many times the tokens a second that one makes.
+- and all streams together make so many times the tokens a second that one makes; what processor time a token takes of
+  the server and of the clients is told beside it.
 
 --model is any that `tinygrad.apps.llm` takes; --fuzz N sends that many malformed requests in the meantime: each has to
 be refused with 4xx. It needs the extras serve and test (httpx2). The exit status says whether all of it held.
@@ -85,6 +86,12 @@ class Soak:
     """Bytes of the server's memory."""
     with open(f"/proc/{self.pid}/statm") as f:
       return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+  def processor(self) -> float:
+    """Seconds of processor time that the server has had."""
+    with open(f"/proc/{self.pid}/stat") as f:
+      user, system = f.read().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
   def ask(self, asked: Asked, leave_after: int | None) -> str | None:
     """The text of a stream; None where the client leaves after so many events. By the standard library, whose time for
@@ -229,7 +236,7 @@ def main(argv: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--seconds", type=float, default=300)
   parser.add_argument("--streams", type=int, default=64)
-  parser.add_argument("--slots", type=int, default=16)
+  parser.add_argument("--slots", type=int, help="default: as many as streams")
   parser.add_argument("--tokens", type=int, default=48, help="of each text")
   parser.add_argument("--kinds", type=int, default=40, help="of requests")
   parser.add_argument("--vanishing", type=float, default=0.2, help="share of the clients that leave")
@@ -239,6 +246,7 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--shard", default="1")
   parser.add_argument("--rounded", action="store_true", help="activations may be, where weights are quantised")
   a = parser.parse_args(argv)
+  a.slots = a.slots or a.streams
   with serving(a.model, a.slots, ["--shard", a.shard, *([] if a.rounded else ["--exact"])]) as (url, pid):
     alone = Soak(url, pid, a.tokens, a.kinds, 0.0)
     alone.run(1, 600, most=4)  # compiles
@@ -248,8 +256,10 @@ def main(argv: list[str] | None = None) -> int:
     soak = Soak(url, pid, a.tokens, a.kinds, a.vanishing)
     soak.run(a.slots, 600, most=2)  # compiles, for each number of rows
     soak.heard, before, start = Heard(), soak.metric('tinygrad_texts_total{finish="cancelled"}'), time.monotonic()
+    ours, theirs = soak.processor(), time.process_time()
     soak.run(a.streams, a.seconds, None, a.fuzz)
     many = soak.heard.tokens / (time.monotonic() - start)
+    ours, theirs = ((t / soak.heard.tokens * 1e6) for t in (soak.processor() - ours, time.process_time() - theirs))
     free = soak.idle(5)
     cancelled = soak.metric('tinygrad_texts_total{finish="cancelled"}') - before
     (wrong, rounded), heard = soak.compare(), soak.heard
@@ -260,6 +270,7 @@ def main(argv: list[str] | None = None) -> int:
   print(f"memory: {soak.memory[-1][1] >> 20} MB, {soak.grown() - 1:+.2%} over the last third")
   print(f"malformed requests by status: {dict(heard.refused)}")
   print(f"tokens a second: {one:.1f} of one stream, {many:.1f} of {a.streams} ({many / one:.2f} times)")
+  print(f"processor time of each of these tokens: {ours:.0f} us of the server, {theirs:.0f} us of the clients")
   for problem in (*heard.errors[:5], *wrong[:5]):
     print(problem)
   held = not heard.errors and not wrong and free and rounded <= done // 20 and soak.grown() <= 1 + a.growth

@@ -221,6 +221,27 @@ def test_long_prompts_are_read_in_pieces_while_others_go_on(tok: Tokenizer):
   assert len(text.tokens) == before + 10, "one token a piece"
 
 
+def test_short_prompts_are_read_together_while_another_waits(tok: Tokenizer):
+  """As many as one piece is, though each has few tokens; where nobody waits for a token, one after the other."""
+  model = FakeModel(VOCAB, slots=12)
+  engine = Engine(model, tok, piece=64)
+  said = [Counted() for _ in range(12)]
+  engine.submit(Request([1, 2, 3], 40, Sampling(temperature=0)), said[0])
+  engine.step()
+  model.calls.clear()
+  for i, heard in enumerate(said[1:]):
+    engine.submit(Request([20 + i, 5, 6], 40, Sampling(temperature=0)), heard)
+  engine.step()
+  assert model.calls == [("prefill", 3)] * 4 + [("decode", 5)]
+  engine.step()
+  assert model.calls[5:] == [("prefill", 3)] * 4 + [("decode", 9)]
+
+
+class Counted:
+  def __call__(self, event: Event) -> None:
+    assert event.finish is None
+
+
 def test_cancelling_frees_the_slot_before_the_next_token(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB), tok)
   first, second = Heard(), Heard()

@@ -17,6 +17,9 @@ from tiny_llama import CASES, Tiny
 from extra.write_gguf import write_gguf
 from tinygrad import Context
 from tinygrad.apps import llm
+from tinygrad.apps.checkpoint import GGUFCheckpoint
+from tinygrad.apps.config import Config
+from tinygrad.nn.gguf import GGUF
 
 ROOT = Path(__file__).parents[2]
 TINY = Tiny("tiny", kind="Q8_0", dim=64, heads=4, kv_heads=4, head_dim=16, ffn=64, layers=2, vocab=288, context=256)
@@ -304,3 +307,18 @@ runpy.run_path({str(ROOT / "tinygrad" / "apps" / "llm.py")!r}, run_name="__main_
 """
   r = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
   assert (r.returncode, r.stdout, r.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_more_context_than_the_model_was_made_for_is_said(model: Path, capsys: pytest.CaptureFixture[str]):
+  said = "--ctx 1000: this model was made for 256 tokens, which it has\n"
+  asked = ("--prompt", "hello", "--temperature", "0", "--max-tokens", "2", "--ctx")
+  more, most = say(model, *asked, "1000", capsys=capsys), say(model, *asked, "256", capsys=capsys)
+  assert more[:2] == most[:2] and more[0] == 0
+  assert said in more[2] and "--ctx" not in most[2]
+
+
+@pytest.mark.parametrize(("context", "slots"), [(256, 16), (1 << 18, 8), (1 << 20, 4)])
+def test_a_server_has_as_many_slots_as_their_caches_are_small(model: Path, context: int, slots: int):
+  """Two layers of four heads of 16, keys and values in float16: 512 bytes a token."""
+  c = replace(Config.read(GGUFCheckpoint(GGUF(model))), context=context)
+  assert llm.default_slots(c) == slots

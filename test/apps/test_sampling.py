@@ -1,5 +1,6 @@
 """Sampling against a slow oracle that sorts and sums plainly, each filter on what the one before it left."""
 
+import copy
 import math
 from collections import Counter
 
@@ -8,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygrad.apps.sampling import Sampler, Sampling, SamplingError, candidates, likeliest, penalised, reported
+from tinygrad.apps.sampling import (
+  LIKELY,
+  Sampler,
+  Sampling,
+  SamplingError,
+  candidates,
+  draw,
+  drawn_at,
+  likeliest,
+  penalised,
+  reached_at,
+  reported,
+)
 
 FLOATS = st.floats(-8, 8, width=16)  # few of them, so that some are equal
 LOGITS = st.lists(FLOATS, min_size=1, max_size=12)
@@ -77,8 +90,7 @@ def test_many_tokens_are_sorted_only_where_they_matter():
     np.testing.assert_allclose(p / p.sum(), np.array([want[i] for i in tokens]) / sum(want.values()))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_the_likeliest_are_those_of_a_whole_sort(side: str):
+def test_the_likeliest_are_those_of_a_whole_sort():
   """Many of them equal, so that the places where sorting stops lie among equals."""
   draw = np.random.default_rng(1)
   for n in (1, 5, 64, 65, 1100, 3000):
@@ -86,9 +98,9 @@ def test_the_likeliest_are_those_of_a_whole_sort(side: str):
     order = sorted(range(n), key=lambda i: (-p[i], i))
     ends = np.cumsum([p[i] for i in order])
     for share in (0.0, *draw.random(20) * p.sum(), p.sum() * 2):
-      reached = [end >= share if side == "left" else end > share for end in ends]
+      reached = [end >= share for end in ends]
       want = order[: reached.index(True) + 1] if True in reached else order
-      assert list(likeliest(p, share, side)) == want
+      assert list(likeliest(p, share)) == want
 
 
 @pytest.mark.parametrize("s", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=2), Sampling(top_p=0.6)])
@@ -99,6 +111,59 @@ def test_tokens_are_drawn_by_their_probabilities(s: Sampling):
   counts = Counter(sampler(logits).token for _ in range(20000))
   for i in range(3):
     assert counts[i] / 20000 == pytest.approx(want.get(i, 0) / sum(want.values()), abs=0.02)
+
+
+TEXTS = [
+  Sampling(seed=1),
+  Sampling(temperature=0, repetition=1.5),
+  Sampling(temperature=0.5, seed=2, frequency=1.0),
+  Sampling(top_k=3, seed=3),
+  Sampling(temperature=2, top_p=0.8, min_p=0.05, seed=4, logprobs=2),
+  Sampling(bias=((5, 100.0),), seed=5),
+]
+
+
+def test_several_texts_at_once_draw_what_each_does_alone():
+  """Also beside one from which nothing can be drawn; with another's generator or settings the tokens are others."""
+  rng = np.random.default_rng(2)
+  alone, together = ([Sampler(s, [1, 2]) for s in TEXTS] for _ in range(2))
+  masks = [None, None, np.arange(40) % 2 == 0, None, None, None, None]
+  wrong = 0
+  for _ in range(30):
+    logits = rng.normal(0, 2, (7, 40)).astype(np.float32)
+    logits[6, 3] = math.nan
+    *got, none = draw([*together, Sampler(Sampling())], logits, masks)
+    assert got == [sampler(row, mask) for sampler, row, mask in zip(alone, logits, masks)]
+    assert isinstance(none, SamplingError)
+    wrong += got != [sampler(row, mask) for sampler, row, mask in zip(alone, logits[::-1][1:], masks)]
+    together = [copy.deepcopy(sampler) for sampler in alone]
+  assert wrong == 30
+
+
+@pytest.mark.parametrize("share", [0.0, 0.24, 0.25, 0.999, math.nextafter(1, 0)])
+def test_a_share_falls_to_what_has_a_part(share: float):
+  ends = np.cumsum([0.0, 0.25, 0.0, 0.75, 0.0, 0.0])
+  assert reached_at(ends, share) == (1 if share < 0.25 else 3)
+  assert reached_at(ends * 3e-300, share * 3e-300) == (1 if share < 0.25 else 3)
+
+
+def test_tokens_are_looked_up_by_sums_the_likely_ones_first():
+  """Against the sums of all in that order; most draws fall to likely ones, some to others."""
+  rng, unlikely = np.random.default_rng(6), 0
+  for runs in (1, 2, 40):
+    p = rng.dirichlet(np.full(runs * 64, 0.1)).astype(np.float32)
+    p[rng.random(len(p)) < 0.3] = 0
+    p[-5:] = 0
+    p /= p.max()
+    likely = sorted((i for i in range(len(p)) if p[i] >= LIKELY), key=lambda i: (-p[i], i))
+    order = [*likely, *(i for i in range(len(p)) if p[i] < LIKELY)]
+    ends = p[order].cumsum(dtype=np.float64)
+    for share in (0.0, *rng.random(300), 0.9999, math.nextafter(1, 0)):
+      got = drawn_at(p.reshape(runs, 64), share * ends[-1])
+      at = order.index(got)
+      assert p[got] > 0 and abs(share * ends[-1] - ends[at] + p[got] / 2) <= p[got] / 2 + 1e-6
+      unlikely += p[got] < LIKELY
+  assert 5 < unlikely < 450
 
 
 def test_temperature_0_takes_the_likeliest():

@@ -37,6 +37,7 @@ import openai  # noqa: E402
 from tinygrad.apps.server import run  # noqa: E402
 from tinygrad.apps.server.app import Served, Server  # noqa: E402
 from tinygrad.apps.server.run import listening, serve  # noqa: E402
+from tinygrad.apps.server.texts import OneText  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -592,3 +593,13 @@ def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch)
   monkeypatch.setattr(run, "PACKAGES", ("starlette", "nowhere"))
   with pytest.raises(AppError, match=r"--serve needs nowhere\n  fix: pip install 'tinygrad\[serve\]'"):
     serve(server, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+  "text", ["", "plain", 'a "quoted" \\ line\n', "\0\x1f\u2028", "caf\u00e9 \U0001f642", "\ud800"]
+)
+def test_what_is_written_once_around_a_text_is_the_json_of_the_whole(text: str):
+  def value(x: str) -> dict[str, Any]:
+    return {"id": "a", "choices": [{"index": 0, "text": x, "logprobs": None}]}
+
+  assert json.loads(OneText(value)(text)) == value(text)

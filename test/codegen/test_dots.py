@@ -345,3 +345,15 @@ def test_a_word_under_a_condition_reads_nothing_beyond(limit, other):
   if limit:
     np.testing.assert_array_equal(run(sink(store(i, word, i, size=8)), [x[: 4 * limit]]), want)
   assert Ops.CMPLT in {u.op for u in dots.put_together(word).toposort()}, "each byte has the condition"
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("bits", [np.uint8, np.int8])
+def test_words_that_are_put_together_of_bytes_keep_their_signs(columns: int, bits: type):
+  """Lanes that are no whole vector read bytes one by one; a negative one's sign must not reach the next."""
+  w, x = numbers(bits, 16, 6, 8, 1, 4), numbers(np.int8, 1, 6, 8, columns, 4, seed=1)
+  products = Tensor(w).realize().cast(dtypes.int32) * Tensor(x).realize().cast(dtypes.int32)
+  want = (w.astype(np.int32) * x.astype(np.int32)).sum(-1).sum(2)
+  np.testing.assert_array_equal(products.sum(-1).sum(2).numpy(), want)
+  got = products.sum(-1).sum(2).float().sum(1).numpy()
+  np.testing.assert_array_equal(got, want.sum(1))

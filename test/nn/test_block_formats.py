@@ -138,7 +138,7 @@ def small(name: str, rows: int, columns: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", WORDS)
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3, 8, 17])
 def test_rounded_products_are_numpys_of_the_rounded_numbers(name: str, rows: int):
   """Activations that are whole numbers, the largest of each block 127: nothing is rounded, all sums are exact."""
   form, columns = FORMATS[name], 768
@@ -171,11 +171,24 @@ def test_activations_are_rounded_per_block(name: str):
   assert (np.abs(got - other @ w.T) > 1e-5 * size).any()
 
 
+@pytest.mark.parametrize("name", WORDS)
+def test_several_rows_are_multiplied_as_one_by_one(name: str):
+  """Up to the order of float sums."""
+  form = FORMATS[name]
+  raw, x = Tensor(small(name, 24, 768)).realize(), np.random.RandomState(8).standard_normal((8, 1, 768))
+  x = x.astype(np.float32)
+  each = np.stack([form.times(raw, Tensor(row)).numpy() for row in x])
+  got = form.times(raw, Tensor(x))
+  assert got.shape == (8, 1, 24)
+  np.testing.assert_allclose(got.numpy(), each, rtol=1e-5, atol=1e-5 * np.abs(each).max())
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_rounded_products_on_two_devices(name: str, axis: int):
+def test_rounded_products_on_two_devices(name: str, axis: int, rows: int):
   form, two = FORMATS[name], Sharding(("CPU:0", "CPU:1"), axis=axis)
-  raw, x = small(name, 8, 1024), np.random.RandomState(6).standard_normal((1, 1024)).astype(np.float32)
+  raw, x = small(name, 8, 1024), np.random.RandomState(6).standard_normal((rows, 1024)).astype(np.float32)
   given = Tensor(x).shard(two.devices) if axis == 0 else Tensor(x).shard(two.devices, axis=1)
   got = form.times(Tensor(raw).shard(two), given)
   np.testing.assert_allclose(got.numpy(), form.times(Tensor(raw), Tensor(x)).numpy(), rtol=1e-5, atol=1e-4)

@@ -411,3 +411,18 @@ def test_what_cores_multiply_lies_in_memory():
   (factor,) = stored(dtypes.bfloat16, (cores.BF16,))
   assert factor.op is Ops.ADD and factor.dtype is dtypes.bfloat16
   assert stored(dtypes.float16, (cores.BF16,)) == stored(dtypes.float32, (cores.BF16, cores.F16)) == []
+
+
+@pytest.mark.parametrize(("words", "count"), [(8, 1), (16, 2)])
+def test_sums_of_few_words_of_bytes_stay_in_the_kernel_that_adds_them_up(monkeypatch, words, count):
+  """They are registers; sums of more words have a loop of their own, and so have all, were they counted as sums."""
+  w, x = empty(64, 6, words, 1, 4, dtype=dtypes.uint8), empty(6, words, 16, 4, dtype=dtypes.int8)
+  scales = empty(64, 6, 1)
+
+  def product():
+    sums = (w.cast(dtypes.int32) * x.cast(dtypes.int32)).sum(-1).sum(2)
+    return (sums.float() * scales).sum(1)
+
+  assert len(asts(product())) == count
+  monkeypatch.setattr(fuse, "FEW_WORDS", 0)
+  assert len(asts(product())) == 2

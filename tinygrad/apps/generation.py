@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad.apps import AppError
-from tinygrad.apps.sampling import Drawn, Sampler, Sampling, reported
+from tinygrad.apps.sampling import Drawn, Sampler, Sampling, SamplingError, draw, reported
 from tinygrad.apps.tokenizer import TextStream, Tokenizer, check_tokens
 
 PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts of others wait and while none does
+LEAST = 16  # what a shorter piece counts for
 
 
 class Sized(Protocol):
@@ -123,6 +124,8 @@ class StopStrings:
 
   def push(self, text: str) -> tuple[str, bool]:
     """(what may be shown, whether a stop string has come)"""
+    if not self.stops:
+      return text, False
     self.held += text
     found = [(at + len(s), at) for s in self.stops if (at := self.held.find(s)) >= 0]
     if found:
@@ -341,14 +344,20 @@ class Engine:
       slot.text = Text(job, deque(ids[job.reused :]), sampler, stream, StopStrings(job.request.stop))
 
   def read(self) -> None:
-    """One piece of one prompt; of several, each in its turn."""
-    unread = [slot for slot in self.slots if slot.text and slot.text.unread]
-    if not unread:
-      return
-    slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
+    """A piece of one prompt, or short ones until they are as much; of several, each in its turn."""
+    left = self.piece
+    while left > 0 and (unread := [slot for slot in self.slots if slot.text and slot.text.unread]):
+      waits = len(unread) < self.busy  # some text for its next token
+      slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
+      left -= max(self.read_piece(slot, waits), LEAST)
+      if not waits:
+        return
+
+  def read_piece(self, slot: Slot, waits: bool) -> int:
+    """How many tokens of a prompt were read."""
     text, self.turn = slot.text, slot.number + 1
     assert text is not None
-    most = self.whole if len(unread) == self.busy and not text.job.request.scored else self.piece
+    most = self.piece if waits or text.job.request.scored else self.whole
     piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
     start = time.perf_counter()
     try:
@@ -358,19 +367,20 @@ class Engine:
     except Exception as e:
       slot.cached.clear()
       self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
-      return
+      return len(piece)
     slot.cached += piece
     self.counts.read += len(piece)
     self.counts.read_seconds += time.perf_counter() - start
     if request.embed:
       self.pool(slot, text, found.astype(np.float64))
-      return
+      return len(piece)
     if request.scored:
       found = self.score(text, piece, found)
     if not text.unread and request.max_tokens == 0:
       self.free(slot, Event(finish=Finish.LENGTH))
     elif not text.unread:
-      self.draw(slot, text, found)
+      self.draw([(slot, text)], found[np.newaxis])
+    return len(piece)
 
   def score(self, text: Text, piece: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Notes how likely the tokens of a piece were, and tells of all at the end of the prompt; the last logits."""
@@ -411,14 +421,29 @@ class Engine:
     self.counts.steps += 1
     for slot, text in texts:
       slot.cached.append(text.next)
-      self.draw(slot, text, logits[slot.number])
+    self.draw(texts, logits[[slot.number for slot, _ in texts]])
     self.counts.decoded += len(texts)
 
-  def draw(self, slot: Slot, text: Text, logits: NDArray[np.float32]) -> None:
-    """The next token of a text, and its event."""
-    request, logits = text.job.request, logits[: len(self.tokenizer.names)]  # a model may have more, that mean nothing
+  def draw(self, texts: Sequence[tuple[Slot, Text]], logits: NDArray[np.float32]) -> None:
+    """The next token of each text, of logits [texts, vocab], and its event."""
+    logits = logits[:, : len(self.tokenizer.names)]  # a model may have more, that mean nothing
+    masks: list[NDArray[np.bool_] | None] = []
+    able: list[int] = []
+    for i, (slot, text) in enumerate(texts):
+      try:
+        masks.append(allowed(text.job.request.grammar, logits.shape[1]))
+        able.append(i)
+      except AppError as e:
+        self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
+    for i, drawn in zip(able, draw([texts[i][1].sampler for i in able], logits[able], masks)):
+      self.go_on(*texts[i], drawn)
+
+  def go_on(self, slot: Slot, text: Text, drawn: Drawn | SamplingError) -> None:
+    """A text with the token that was drawn."""
+    request = text.job.request
     try:
-      drawn = text.sampler(logits, allowed(request.grammar, len(logits)))
+      if isinstance(drawn, SamplingError):
+        raise drawn
       goes_on = request.grammar is None or request.grammar.take(drawn.token)
     except AppError as e:
       self.free(slot, Event(finish=Finish.ERROR, error=str(e)))

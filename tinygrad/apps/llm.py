@@ -35,6 +35,7 @@ from tinygrad import DeviceError, ShardError, distributed
 from tinygrad.apps import AppError
 from tinygrad.apps.chat import Conversation, Screen, converse, typed_lines
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
+from tinygrad.apps.config import Config
 from tinygrad.apps.generation import Counts, Engine, Finish, Request
 from tinygrad.apps.hub import find_model, is_path
 from tinygrad.apps.hugging_face import Folder
@@ -48,6 +49,7 @@ from tinygrad.helpers import size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
 
+CACHES = 1 << 30  # bytes that a server's caches may have, unless it is told how many slots
 EMBEDDED = Path(__file__).with_name("model.gguf")
 
 
@@ -91,7 +93,7 @@ def arguments() -> argparse.ArgumentParser:
   server.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine)")
   server.add_argument("--port", type=int, default=8000, help="default: 8000")
   server.add_argument("--api-key", metavar="KEY", help="that clients have to send")
-  server.add_argument("--slots", type=int, metavar="N", help="texts at once (default: 4 with --serve)")
+  server.add_argument("--slots", type=int, metavar="N", help="texts at once (default: 4 to 16 with --serve)")
   server.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (default: 64)")
   server.add_argument("--name", help="of the model, for clients (default: its file's)")
   return p
@@ -137,6 +139,12 @@ def model_path(args: argparse.Namespace) -> Path:
   return path
 
 
+def default_slots(c: Config) -> int:
+  """Of a server: many where their caches are small, since a step's cost hardly grows with the texts in it."""
+  one = 2 * c.layers * c.kv_heads * c.head_dim * c.context * 2  # bytes of float16
+  return max(4, min(16, CACHES // one))
+
+
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
   path = model_path(args)
   named = args.model is not None and not is_path(args.model)
@@ -148,9 +156,11 @@ def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
     g = GGUF(path)
     source, tokenizer, total = GGUFCheckpoint(g), Tokenizer.from_gguf(g), sum(t.nbytes for t in g.tensors.values())
   with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
-    slots = args.slots or (4 if args.serve else 1)
+    slots = args.slots or (default_slots(Config.read(source, args.ctx)) if args.serve else 1)
     layout = Layout.parse(args.shard, args.devices)
     model = LanguageModel(source, layout, args.ctx, bar.update, slots, args.cache, args.exact)
+  if (args.ctx or 0) > model.c.context:
+    print(f"--ctx {args.ctx}: this model was made for {model.c.context} tokens, which it has", file=sys.stderr)
   if (copies := model.layout.copies) > 1:
     print(f"{model.c.kv_heads} kv heads on {layout.count} devices: each is kept by {copies}", file=sys.stderr)
   return model, tokenizer

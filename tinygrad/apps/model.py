@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.helpers import LazyModule
-from tinygrad.nn.block_formats import FORMATS, BlockFormat
+from tinygrad.nn.block_formats import FORMATS, SEVERAL, BlockFormat
 from tinygrad.numerics.dots import multiplies_bytes
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
   graph, reasons = (LazyModule(f"tinygrad.solver.{name}") for name in ("graph", "reasons"))
 
-CHUNKS = (32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
+CHUNKS = (8, 32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Matrix:
 
 
 T = TypeVar("T")
-FEW = 8  # tokens of one text
+FEW = 4  # tokens of one text
 CACHE = "keys"  # what a layer's cache is called among its weights
 Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
 
@@ -306,7 +306,8 @@ class LanguageModel(Network):
   """A model in memory, and what up to `slots` sequences have said so far: `prefill` one, then `decode` all together.
 
   The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
-  once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
+  once for each number of rows that are decoded at once (1, 2, 8, 16, .. `slots`: as far as the last one that is not
+  idle).
   `cache`: how keys and values are kept, f16, f32 or q8_0. `exact`: no activations are rounded. `progress` is told
   the bytes of weights as they arrive.
   Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
@@ -338,7 +339,7 @@ class LanguageModel(Network):
     super().__init__(c, layout, weights, length, lambda x: layout.put(x).realize(), room, exact)
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
     self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
-    self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
+    self.said = Variable("token", 0, c.vocab - 1)
     self.seen = Variable("seen", 1, c.context)
     self.decode_step = TinyJit(self.next_logits)
     self.prefill_step = TinyJit(self.last_logits)
@@ -354,10 +355,11 @@ class LanguageModel(Network):
     x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
     return self.project(x[:, last : last + 1]).flatten().realize()
 
-  def next_logits(self, tokens: Sequence[UOp], starts: Sequence[UOp], seen: UOp | None) -> Tensor:
-    """A step of decoding: a token of each of the first slots; the logits [rows, vocab]."""
+  def next_logits(self, tokens: Sequence[UOp] | Tensor, starts: Sequence[UOp], seen: UOp | None) -> Tensor:
+    """A step of decoding: a token of each of the first slots [rows, 1]; the logits [rows, vocab]."""
     place = self.prompt_places(0, starts[0], 1) if seen is None else self.decoding_places(starts, seen)
-    return self.project(self.hidden(column(tokens), place)).squeeze(1).realize()
+    tokens = tokens if isinstance(tokens, Tensor) else column(tokens)
+    return self.project(self.hidden(tokens, place)).squeeze(1).realize()
 
   def of_a_step(self, look: Callable[[Tensor], T]) -> T:
     """What `look` finds in a decoding step, which is not taken."""
@@ -365,7 +367,7 @@ class LanguageModel(Network):
     before = [t.uop for t in caches]
     place = self.prompt_places(0, self.starts[0].bind(0), 1)
     try:
-      return look(self.project(self.hidden(column([self.said[0].bind(0)]), place, at_once=True)))
+      return look(self.project(self.hidden(column([self.said.bind(0)]), place, at_once=True)))
     finally:
       for t, uop in zip(caches, before):
         t.uop = uop
@@ -444,7 +446,7 @@ class LanguageModel(Network):
 
   def score(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
     """Take in a text; the logits [tokens, vocab] after each of its tokens, a few of which are made at a time."""
-    return self.read(self.every_step, ids, pos, slot, CHUNKS[0])
+    return self.read(self.every_step, ids, pos, slot, CHUNKS[1])
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """Take in one token of every slot at its position; the logits [slots, vocab] after each.
@@ -456,14 +458,23 @@ class LanguageModel(Network):
     check_tokens([tokens[i] for i in busy], self.c.vocab)
     for i in busy:
       self.check_room(positions[i], 1)
-    rows = min(1 << max(busy, default=0).bit_length(), self.slots)
+    last = max(busy, default=0)
+    rows = min(1 << last.bit_length() if last < 2 or last >= SEVERAL else SEVERAL, self.slots)
     # What an idle slot writes lies beyond the context.
     on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
-    said, starts = ([v.bind(x) for v, x in zip(vs, xs)] for vs, xs in zip((self.said, self.starts), zip(*on)))
+    starts = [bind_kept(v, pos) for v, (_, pos) in zip(self.starts, on)]
+    said: list[UOp] | Tensor = [self.said.bind(on[0][0])]  # a number is told sooner than memory is filled
+    if rows > 1:
+      said = self.layout.put(np.array([[token] for token, _ in on], np.int32)).realize()
     seen = None if rows == 1 else self.seen.bind(max(positions) + 1)
-    out = np.zeros((self.slots, self.c.vocab), np.float32)
-    out[:rows] = self.decode_step(said, starts, seen).numpy()
-    return out
+    out: NDArray[np.float32] = self.decode_step(said, starts, seen).numpy()
+    return out if rows == self.slots else np.concatenate((out, np.zeros((self.slots - rows, self.c.vocab), np.float32)))
+
+
+@lru_cache(1 << 12)
+def bind_kept(v: UOp, number: int) -> UOp:
+  """What is bound at every step of many texts is kept: their positions are often the same."""
+  return v.bind(number)
 
 
 def column(numbers: Sequence[UOp]) -> Tensor:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad.apps import AppError
 
+Real = TypeVar("Real", np.float32, np.float64)
 MOST_LOGPROBS = 20
+LIKELY = 1 / 256  # of the likeliest token's probability
+RUN = 64  # tokens whose probabilities are added up together
 SORTED = 64  # tokens, before it is tried with more
 
 
@@ -66,6 +69,11 @@ class Sampling:
       if token < 0 or not -100 <= change <= 100:
         raise SamplingError("bias", f"of token {token} is {change}", "a token's number, and a change from -100 to 100")
 
+  @property
+  def changes(self) -> bool:
+    """Whether logits are others before tokens are drawn."""
+    return bool(self.bias or self.repetition != 1 or self.presence or self.frequency)
+
 
 RANGES: dict[str, tuple[float, float]] = {
   "temperature": (0, 100), "top_k": (0, 1 << 31), "top_p": (0, 1), "min_p": (0, 1), "repetition": (0.01, 100),
@@ -91,22 +99,77 @@ class Sampler:
 
   def __call__(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> Drawn:
     """`allowed` [vocab]: which tokens may be drawn. Raises SamplingError for NaN, or where no token may."""
-    changed = penalised(logits.astype(np.float64), self.sampling, self.seen, self.counts)
-    if allowed is not None:
-      changed[~allowed] = -math.inf
-    if not np.isfinite(changed.max()):
-      raise SamplingError("logits", "hold NaN, or no token may be drawn", "a model in F32; a wider grammar")
-    if self.sampling.temperature == 0:
-      token = int(changed.argmax())
+    (drawn,) = draw([self], logits[np.newaxis], [allowed])
+    if isinstance(drawn, SamplingError):
+      raise drawn
+    return drawn
+
+
+def draw(
+  samplers: Sequence[Sampler], logits: NDArray[np.float32], allowed: Sequence[NDArray[np.bool_] | None]
+) -> list[Drawn | SamplingError]:
+  """The next token of each text, of logits [texts, vocab], or why there is none. What all texts need is computed for
+  all of them at once."""
+  changed = any(may is not None for may in allowed) or any(s.sampling.changes for s in samplers)
+  x = logits.copy() if changed else logits
+  for row, sampler, may in zip(x, samplers, allowed) if changed else ():
+    penalised(row, sampler.sampling, sampler.seen, sampler.counts)
+    if may is not None:
+      row[~may] = -math.inf
+  most = x.max(-1, keepdims=True)
+  found = np.isfinite(most)
+  x = x - np.where(found, most, 0)
+  temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers], np.float32)
+  p = np.zeros((len(x), -(-x.shape[1] // RUN), RUN), np.float32)
+  np.exp(x / temperatures, out=p.reshape(len(x), -1)[:, : x.shape[1]])
+  totals = p.sum((1, 2), np.float64)
+  out: list[Drawn | SamplingError] = []
+  for i, sampler in enumerate(samplers):
+    s = sampler.sampling
+    if not found[i, 0]:
+      problem = "hold NaN, or no token may be drawn"
+      out.append(SamplingError("logits", problem, "a model in F32; a wider grammar"))
+      continue
+    if s.temperature == 0:
+      token = int(x[i].argmax())
+    elif s.top_k or s.top_p < 1 or s.min_p:
+      some, shares = candidates(x[i].astype(np.float64), s)
+      token = int(some[reached_at(reached := shares.cumsum(), sampler.rng.random() * reached[-1])])
     else:
-      tokens, p = candidates(changed, self.sampling)
-      token = int(tokens[likeliest(p, self.rng.random() * p.sum(), "right")[-1]])
-    self.seen.add(token)
-    self.counts[token] += 1
-    return reported(logits, token, self.sampling.logprobs)
+      token = drawn_at(p[i], sampler.rng.random() * totals[i])
+    sampler.seen.add(token)
+    sampler.counts[token] += 1
+    out.append(reported(logits[i], token, s.logprobs))
+  return out
 
 
-def penalised(x: NDArray[np.float64], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[np.float64]:
+def drawn_at(p: NDArray[np.float32], amount: float) -> int:
+  """Where an amount falls among tokens with parts p [runs, RUN], of which the largest is 1. The likely ones come first:
+  what rounding does to a sum is the less the less is left. The others follow as they are, run by run, since a sum up to
+  each takes more time than all else."""
+  flat = p.ravel()
+  likely = np.flatnonzero(flat >= LIKELY)
+  likely = likely[np.argsort(-flat[likely], kind="stable")]
+  ends = flat[likely].cumsum(dtype=np.float64)
+  if amount < ends[-1]:
+    return int(likely[reached_at(ends, amount)])
+  others = flat.copy()
+  others[likely] = 0
+  if not others.any():  # the last bit of a sum
+    return int(likely[-1])
+  p, rest = others.reshape(p.shape), amount - ends[-1]
+  ends = p.sum(-1, np.float64).cumsum()
+  run = reached_at(ends, rest)
+  rest -= ends[run - 1] if run else 0
+  return run * RUN + reached_at(p[run].cumsum(dtype=np.float64), max(rest, 0.0))
+
+
+def reached_at(ends: NDArray[np.float64], amount: float) -> int:
+  """Where an amount falls, by the sums up to each; never to what has no part of them."""
+  return int(min(np.searchsorted(ends, amount, "right"), np.searchsorted(ends, ends[-1])))
+
+
+def penalised(x: NDArray[Real], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[Real]:
   """`x` after bias and penalties, in its place."""
   for token, change in s.bias:
     if token < len(x):
@@ -130,7 +193,7 @@ def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], 
   p = np.exp(x[tokens] - x.max())
   p /= p.sum()
   if s.top_p < 1:
-    stay = likeliest(p, s.top_p, "left")
+    stay = likeliest(p, s.top_p)
     tokens, p = tokens[stay], p[stay]
   if s.min_p > 0:
     enough = p >= s.min_p * p.max()
@@ -138,19 +201,19 @@ def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], 
   return tokens, p
 
 
-def likeliest(p: NDArray[np.float64], share: float, side: Literal["left", "right"]) -> NDArray[np.int64]:
+def likeliest(p: NDArray[np.float64], share: float) -> NDArray[np.int64]:
   """The places of the likeliest, these in order, the first of equal ones first: up to the one with which their sum
-  reaches `share` ("left") or passes it ("right"). As many are sorted as it takes."""
+  reaches `share`. As many are sorted as it takes."""
   count = SORTED
   while count < len(p):
     some = np.flatnonzero(p >= np.partition(p, -count)[-count])
     order = some[np.argsort(-p[some], kind="stable")]
     ends = p[order].cumsum()
     if ends[-1] > share:
-      return order[: int(np.searchsorted(ends, share, side)) + 1]
+      return order[: int(np.searchsorted(ends, share)) + 1]
     count *= 16
   order = np.argsort(-p, kind="stable")
-  return order[: int(np.searchsorted(p[order].cumsum(), share, side)) + 1]
+  return order[: int(np.searchsorted(p[order].cumsum(), share)) + 1]
 
 
 def reported(logits: NDArray[np.float32], token: int, most: int | None) -> Drawn:

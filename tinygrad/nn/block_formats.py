@@ -10,6 +10,7 @@ Layouts: ggml's formats as the GGUF specification names them; E8M0 and E2M1 of M
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from tinygrad.tensor import Tensor
 NONLINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 SUPER = 256  # weights of a block of the K formats
+SEVERAL = 8  # rows of activations for which weights are unpacked once for all
 HALF, BYTE, SIGNED, WORD = "<f2", "u1", "i1", "<u2"
 TYPES = {HALF: dtypes.float16, BYTE: dtypes.uint8, SIGNED: dtypes.int8, WORD: dtypes.uint16}
 
@@ -92,6 +94,8 @@ class BlockFormat:
     """x [.., columns] by the weights [.., rows, columns] of blocks [.., rows, blocks, nbytes]: [.., rows]. The
     activations of a block are rounded; products of integers are added up four at a time, and these sums as floats.
     """
+    if len(blocks.shape) == 3 and math.prod(map(int, x.shape[:-1])) >= SEVERAL:
+      return self._times_several(blocks, x.flatten(0, -2)).reshape(*x.shape[:-1], blocks.shape[0])
     numbers, scales, less = self.parts(blocks)
     assert scales is not None and self.words, self.name
     groups, beside = int(scales.shape[-1]), self.beside
@@ -115,6 +119,26 @@ class BlockFormat:
     of_group = of_x.reshape(*of_x.shape[:-1], groups, per).cast(dtypes.int32)
     total = (of_group.sum(-1).float() * by).contiguous()  # of each group of activations
     return y - (less * total).sum((-1, -2))
+
+  def _times_several(self, blocks: Tensor, x: Tensor) -> Tensor:
+    """`times` of x [n, columns], n side by side, for each of which a word of the weights is multiplied at once, as
+    unsigned bytes: they are unpacked once for all. The integers of one scale are added up as integers."""
+    numbers, scales, less = self.parts(blocks)
+    assert scales is not None and self.words, self.name
+    groups = int(scales.shape[-1])
+    words = (groups, self.weights // groups // 4)
+    rounded = Rounded.of(x, self.weights)
+    ours = rounded.numbers.unflatten(-1, (*words, 4)).permute(1, 2, 3, 0, 4).contiguous().cast(dtypes.int32)
+    total = ours.sum((2, 4)).contiguous()  # [blocks, groups, n]
+    theirs, signed = numbers(_unpack).unflatten(-1, (*words, 1, 4)), numbers(_unpack).dtype is dtypes.int8
+    if signed:
+      theirs = theirs.bitcast(dtypes.uint8).bitwise_xor(128)  # 128 more than they are
+    sums = (theirs.cast(dtypes.int32) * ours).sum(-1).sum(-2)  # [rows, blocks, groups, n]
+    sums = sums - total * 128 if signed else sums
+    y = sums.float() * scales.unsqueeze(-1)
+    y = y if less is None else y - less.unsqueeze(-1) * total.float()
+    by = rounded.scales.permute(1, 2, 0).contiguous()  # [blocks, 1, n]
+    return (y * by).sum((1, 2)).transpose(0, 1)
 
   def _unpack_turn(self, turn: int) -> Unpack:
     """What `_unpack` gives of one turn: [.., rest · beside]."""

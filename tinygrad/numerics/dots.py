@@ -289,13 +289,14 @@ def word_in_memory(where: UOp, r: UOp) -> tuple[UOp, int] | None:
 
 
 def put_together(u: UOp) -> UOp:
-  """A LOAD of neighbours as one number, the first in its lowest bits, of loads of each."""
+  """A LOAD of bytes beside each other as one number, the first in its lowest bits, of loads of each."""
   param, offset, *valid = u.src[0].src
   out = UOp.const(u.dtype, 0)
   for i in range(u.dtype.itemsize // param.dtype.itemsize):
     where = UOp.new(Ops.INDEX, param.dtype, (param, UOp.new(Ops.ADD, dtypes.index, (offset, index(i))), *valid))
     zero = (UOp.const(param.dtype, 0),) if valid else ()
-    part = UOp.new(Ops.CAST, u.dtype, (UOp.new(Ops.LOAD, param.dtype, (where, *zero)),))
+    part = UOp.new(Ops.BITCAST, dtypes.uint8, (UOp.new(Ops.LOAD, param.dtype, (where, *zero)),))  # no sign goes on
+    part = UOp.new(Ops.CAST, u.dtype, (part,))
     part = UOp.new(Ops.SHL, u.dtype, (part, UOp.const(u.dtype, 8 * i * param.dtype.itemsize)))
     out = UOp.new(Ops.OR, u.dtype, (out, part))
   return UOp.new(Ops.WHERE, u.dtype, (*valid, out, u.src[1])) if valid and len(u.src) > 1 else out

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_log
 from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
-from tinygrad.apps.server.texts import EventStream, Mailbox, Texts, leaving
+from tinygrad.apps.server.texts import EventStream, Mailbox, OneText, Texts, leaving
 from tinygrad.apps.server.tools import call_grammar, call_syntax, in_lark, tools_in_words
 from tinygrad.helpers.lazy import LazyModule
 
@@ -37,6 +37,7 @@ applications, exceptions, responses, routing = (
 PAGE = Path(__file__).with_name("page.html")
 LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 BODY_SECONDS = 30  # in which a body has to have come
+FAILURES = (Finish.ERROR, Finish.CANCELLED)
 Handler = Callable[["Server", Fields, Any], Awaitable[Any]]
 
 
@@ -259,27 +260,33 @@ class Server:
 
   async def chat_chunks(
     self, texts: Texts, views: list[ChatText], head: dict[str, Any], call: TextCall
-  ) -> AsyncIterator[Any]:
+  ) -> AsyncIterator[list[Any]]:
     head = head | {"object": "chat.completion.chunk"} | ({"usage": None} if call.usage else {})
 
     def chunk(i: int, delta: dict[str, Any], logprobs: Any = None, why: str | None = None) -> dict[str, Any]:
       return head | {"choices": [{"index": i, "delta": delta, "logprobs": logprobs, "finish_reason": why}]}
 
-    for i in range(len(views)):
-      yield chunk(i, {"role": "assistant", "content": ""})
-    async for i, event in self.timed(texts):
-      if event.finish in (Finish.ERROR, Finish.CANCELLED):
-        yield {"error": failure(event).body}
-        return
+    def said(i: int, text: str) -> dict[str, Any]:
+      return chunk(i, {"content": text})
+
+    plain = [OneText(partial(said, i)) for i in range(len(views))]
+
+    def chunks(i: int, event: Event) -> Iterator[Any]:
       logprobs = self.chat_logprobs(call, [event]) if event.drawn else None
       for delta in views[i].push(event) or ([{}] if logprobs else []):
-        yield chunk(i, delta, logprobs)
+        only_text = logprobs is None and delta.keys() == {"content"}
+        yield plain[i](delta["content"]) if only_text else chunk(i, delta, logprobs)
         logprobs = None
       if event.finish is not None:
         yield chunk(i, {}, logprobs, views[i].finish(event.finish))
-    if call.usage:
-      yield head | {"choices": [], "usage": texts.usage}
-    yield "[DONE]"
+
+    yield [chunk(i, {"role": "assistant", "content": ""}) for i in range(len(views))]
+    async for found in self.timed(texts):
+      values = until_failure(found, chunks)
+      yield values
+      if values and isinstance(values[-1], Failed):
+        return
+    yield [*([head | {"choices": [], "usage": texts.usage}] if call.usage else []), "[DONE]"]
 
   # ---------------------------------------------------------------- completions
 
@@ -310,7 +317,7 @@ class Server:
     return before if c.echo else [""] * len(before), requests
 
   def choice(
-    self, i: int, text: str, call: TextCall, events: list[Event], offset: int, why: Finish | None
+    self, i: int, text: str, call: TextCall, events: Sequence[Event], offset: int, why: Finish | None
   ) -> dict[str, Any]:
     logprobs = None
     if call.sampling.logprobs is not None:
@@ -319,37 +326,47 @@ class Server:
 
   async def completion_chunks(
     self, texts: Texts, prompts: list[str], head: dict[str, Any], call: TextCall
-  ) -> AsyncIterator[Any]:
+  ) -> AsyncIterator[list[Any]]:
     head = head | ({"usage": None} if call.usage else {})
-    offsets = [0] * len(prompts)
-    for i, prompt in enumerate(prompts):
-      if prompt and call.sampling.logprobs is None:  # else with the prompt's, when it was read
-        yield head | {"choices": [self.choice(i, prompt, call, [], 0, None)]}
-      offsets[i] = len(prompt)
-    async for i, event in self.timed(texts):
-      if event.finish in (Finish.ERROR, Finish.CANCELLED):
-        yield {"error": failure(event).body}
-        return
+    offsets, logprobs = [len(prompt) for prompt in prompts], call.sampling.logprobs is not None
+
+    def chunk(
+      i: int, text: str, events: Sequence[Event] = (), offset: int = 0, why: Finish | None = None
+    ) -> dict[str, Any]:
+      return head | {"choices": [self.choice(i, text, call, events, offset, why)]}
+
+    plain = [OneText(partial(chunk, i)) for i in range(len(prompts))]
+
+    def chunks(i: int, event: Event) -> Iterator[Any]:
       if event.prompt:
         offsets[i] = 0
-        yield head | {"choices": [self.choice(i, prompts[i], call, [event], 0, None)]}
-      elif event.text or event.finish or call.sampling.logprobs is not None:
-        yield head | {"choices": [self.choice(i, event.text, call, [event], offsets[i], event.finish)]}
-      offsets[i] += letters(drawn_in([event]), self.tokenizer)
-    if call.usage:
-      yield head | {"choices": [], "usage": texts.usage}
-    yield "[DONE]"
+        yield chunk(i, prompts[i], [event])
+      elif event.finish or logprobs:
+        yield chunk(i, event.text, [event], offsets[i], event.finish)
+      elif event.text:
+        yield plain[i](event.text)
+      if logprobs:
+        offsets[i] += letters(drawn_in([event]), self.tokenizer)
+
+    if not logprobs:  # else with the prompt's, when it was read
+      yield [chunk(i, prompt) for i, prompt in enumerate(prompts) if prompt]
+    async for found in self.timed(texts):
+      values = until_failure(found, chunks)
+      yield values
+      if values and isinstance(values[-1], Failed):
+        return
+    yield [*([head | {"choices": [], "usage": texts.usage}] if call.usage else []), "[DONE]"]
 
   # ---------------------------------------------------------------- both
 
-  async def timed(self, texts: Texts) -> AsyncIterator[tuple[int, Event]]:
+  async def timed(self, texts: Texts) -> AsyncIterator[list[tuple[int, Event]]]:
     """The events of texts, noted in the metrics."""
     start, first = time.perf_counter(), True
-    async for i, event in texts.events():
+    async for found in texts.events():
       if first:
         self.metrics.first.observe(time.perf_counter() - start)
       first = False
-      yield i, event
+      yield found
     self.metrics.whole.observe(time.perf_counter() - start)
 
   async def whole(self, texts: Texts, request: Any) -> list[list[Event]]:
@@ -357,14 +374,29 @@ class Server:
     watcher = asyncio.create_task(leaving(request.receive, texts.cancel))
     found: list[list[Event]] = [[] for _ in texts.jobs]
     try:
-      async for i, event in self.timed(texts):
-        if event.finish in (Finish.ERROR, Finish.CANCELLED):
-          raise failure(event)
-        found[i].append(event)
+      async for several in self.timed(texts):
+        for i, event in several:
+          if event.finish in FAILURES:
+            raise failure(event)
+          found[i].append(event)
     finally:
       watcher.cancel()
       texts.cancel()
     return found
+
+
+class Failed(dict[str, Any]):
+  """The last value of a stream in which a text ended before its time."""
+
+
+def until_failure(found: list[tuple[int, Event]], chunks: Callable[[int, Event], Iterator[Any]]) -> list[Any]:
+  """What `chunks` makes of events, up to that of a text that failed."""
+  values: list[Any] = []
+  for i, event in found:
+    if event.finish in FAILURES:
+      return [*values, Failed(error=failure(event).body)]
+    values += chunks(i, event)
+  return values
 
 
 def failure(event: Event) -> ApiError:
@@ -374,7 +406,7 @@ def failure(event: Event) -> ApiError:
   return ApiError(event.error.replace("\n  fix: ", "; fix: "), status=500, kind="server_error")
 
 
-def drawn_in(events: list[Event]) -> list[Drawn]:
+def drawn_in(events: Sequence[Event]) -> list[Drawn]:
   return [d for e in events for d in (*e.prompt, e.drawn) if d is not None]
 
 

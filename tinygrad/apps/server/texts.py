@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, 
 from functools import partial
 from typing import Any
 
-from tinygrad.apps.generation import Engine, Event, Job, Listener, Request
+from tinygrad.apps.generation import Engine, Event, Job, Request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -20,10 +20,10 @@ class Mailbox:
   """What the engine's thread says to the server's loop, which is woken once for all that has come meanwhile."""
 
   def __init__(self) -> None:
-    self.loop, self.waiting, self.woken = asyncio.get_running_loop(), deque[Callable[[], None]](), False
+    self.loop, self.waiting, self.woken = asyncio.get_running_loop(), deque[tuple[Texts, int, Event]](), False
 
-  def post(self, call: Callable[[], None]) -> None:
-    self.waiting.append(call)
+  def post(self, texts: Texts, i: int, event: Event) -> None:
+    self.waiting.append((texts, i, event))
     if not self.woken:
       self.woken = True
       self.loop.call_soon_threadsafe(self.deliver)
@@ -31,40 +31,42 @@ class Mailbox:
   def deliver(self) -> None:
     self.woken = False  # first: what comes from now on wakes it again
     while self.waiting:
-      self.waiting.popleft()()
+      texts, i, event = self.waiting.popleft()
+      texts.arrived.append((i, event))
+      if texts.waiter is not None and not texts.waiter.done():
+        texts.waiter.set_result(None)
 
 
 class Texts:
   """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does."""
 
   def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]):
-    self.mailbox, self.queue = mailbox, asyncio.Queue[tuple[int, Event]]()
+    self.mailbox, self.arrived = mailbox, deque[tuple[int, Event]]()
+    self.waiter: asyncio.Future[None] | None = None
     self.jobs: list[Job] = []
     try:
       for i, request in enumerate(requests):
-        self.jobs.append(engine.submit(request, self.listener(i)))
+        self.jobs.append(engine.submit(request, partial(mailbox.post, self, i)))
     except BaseException:
       self.cancel()
       raise
-
-  def listener(self, i: int) -> Listener:
-    def heard(event: Event) -> None:
-      self.mailbox.post(partial(self.queue.put_nowait, (i, event)))
-
-    return heard
 
   def cancel(self) -> None:
     for job in self.jobs:
       if job.finished is None:
         job.cancel()
 
-  async def events(self) -> AsyncIterator[tuple[int, Event]]:
-    """(which text, its event), until all have ended."""
+  async def events(self) -> AsyncIterator[list[tuple[int, Event]]]:
+    """(which text, its event), as many as have come, until all have ended."""
     left = len(self.jobs)
     while left:
-      i, event = await self.queue.get()
-      left -= event.finish is not None
-      yield i, event
+      if not self.arrived:
+        self.waiter = self.mailbox.loop.create_future()
+        await self.waiter
+      found = [*self.arrived]
+      self.arrived.clear()
+      left -= sum(event.finish is not None for _, event in found)
+      yield found
 
   @property
   def usage(self) -> dict[str, Any]:
@@ -82,10 +84,25 @@ async def leaving(receive: Receive, cancel: Callable[[], None]) -> None:
   cancel()
 
 
-class EventStream:
-  """An answer of server-sent events, each with one JSON value; a client that leaves cancels its texts."""
+class OneText:
+  """JSON of a value in which one text is another each time: what is before that and after it is written once."""
 
-  def __init__(self, values: AsyncIterator[Any], texts: Texts):
+  def __init__(self, value: Callable[[str], Any]):
+    self.before, self.after = compact(value("\0")).split(compact("\0"))
+
+  def __call__(self, text: str) -> str:
+    return self.before + compact(text) + self.after
+
+
+def compact(value: Any) -> str:
+  return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class EventStream:
+  """An answer of server-sent events, each with one JSON value, or text that is written; those that come together are
+  sent together. A client that leaves cancels its texts."""
+
+  def __init__(self, values: AsyncIterator[list[Any]], texts: Texts):
     self.values, self.texts = values, texts
 
   async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -93,9 +110,10 @@ class EventStream:
     kind = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
     try:
       await send({"type": "http.response.start", "status": 200, "headers": [*kind, (b"x-accel-buffering", b"no")]})
-      async for value in self.values:
-        data = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+      async for values in self.values:
+        data = "".join(f"data: {value if isinstance(value, str) else compact(value)}\n\n" for value in values)
+        if data:
+          await send({"type": "http.response.body", "body": data.encode(), "more_body": True})
       await send({"type": "http.response.body", "body": b""})
     finally:
       watcher.cancel()
