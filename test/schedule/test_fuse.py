@@ -14,6 +14,7 @@ from tinygrad.device import Mesh, P, cores
 from tinygrad.engine.compile import _plans, plan_of
 from tinygrad.engine.realize import realize
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
+from tinygrad.numerics import dots
 from tinygrad.schedule import fuse, items
 from tinygrad.schedule.items import Temp, plan_memory
 from tinygrad.schedule.schedule import ANY_TARGET, create_schedule
@@ -424,5 +425,5 @@ def test_sums_of_few_words_of_bytes_stay_in_the_kernel_that_adds_them_up(monkeyp
     return (sums.float() * scales).sum(1)
 
   assert len(asts(product())) == count
-  monkeypatch.setattr(fuse, "FEW_WORDS", 0)
+  monkeypatch.setattr(dots, "FEW_WORDS", 0)
   assert len(asts(product())) == 2

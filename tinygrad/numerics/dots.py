@@ -22,11 +22,10 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
+FEW_WORDS = 8  # that are added up in registers
 SPREAD = 1 | 1 << 7 | 1 << 14 | 1 << 21  # times four bits: bit i is at 8·i, too
 WHOLE = 0xFFFFFFFF  # all bits of a word
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
-
-
 VNNI = {"avx512vnni", "avxvnni"}
 
 
@@ -42,6 +41,16 @@ def is_product_of_bytes(u: UOp) -> bool:
     return False
   sources = [next(v for v in s.down() if v.op not in GroupOp.Movement) for s in u.src]
   return [s.src[0].dtype.itemsize for s in sources if s.op is Ops.CAST] == [1, 1]
+
+
+def adds_few_words(u: UOp) -> bool:
+  """The sum of four products of bytes, one instruction, or of few such sums, which stays in a register."""
+  if u.op is not Ops.REDUCE or u.dtype is not dtypes.int32:
+    return False
+  length = prod(u.src[0].max_shape[i] for i in u.arg[1])
+  if length == 4 and is_product_of_bytes(u.src[0]):
+    return True
+  return length <= FEW_WORDS and adds_few_words(next(v for v in u.src[0].down() if v.op not in GroupOp.Movement))
 
 
 def use_dots(sink: UOp, target: Target) -> UOp:

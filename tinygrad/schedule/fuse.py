@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tinygrad.device import Target, device_set
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType
 from tinygrad.helpers import prod
-from tinygrad.numerics.dots import is_product_of_bytes
+from tinygrad.numerics.dots import adds_few_words
 from tinygrad.numerics.products import grows, is_product
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout, peel
@@ -34,7 +34,6 @@ CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
 MANY_WAYS = 32  # in which one kernel may read a value: its expression holds it, and what is below it, as often
-FEW_WORDS = 8  # of bytes that are multiplied and added up together
 GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
 Nodes = Collection[UOp]
@@ -130,15 +129,6 @@ def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits:
     shared = (made[u].reduces or u in bits) and readers.get(u, 0) > 1  # most likely stored for its several consumers
     read[u] = load(u if u in stored else narrowest(u)) if shared or u in stored else made[u]
   return made
-
-
-def adds_few_words(u: UOp) -> bool:
-  """The sum of four products of bytes, one instruction, or one of few such sums, which stays in a register."""
-  if u.op is not Ops.REDUCE or u.dtype is not dtypes.int32:
-    return False
-  if steps(u) == 4 * elements(u) and is_product_of_bytes(u.src[0]):
-    return True
-  return steps(u) <= FEW_WORDS * elements(u) and adds_few_words(beneath(u.src[0], MOVES))
 
 
 def load(u: UOp) -> Cost:
