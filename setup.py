@@ -21,7 +21,7 @@ TEST = [
   "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
   "wheel",
 ]
-SERVE = ["starlette", "uvicorn", "llguidance", "prometheus_client"]
+SERVE = ["starlette", "uvicorn", "httptools", "uvloop; sys_platform != 'win32'", "llguidance", "prometheus_client"]
 CHAT = ["prompt_toolkit"]
 HUB = ["huggingface_hub"]
 TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients of the server's tests
