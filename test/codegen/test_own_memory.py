@@ -107,14 +107,19 @@ SHARED = {
 @pytest.mark.parametrize("name", OWN)
 def test_what_a_thread_alone_reaches_is_its_own(name):
   places, last = OWN[name]
-  found = own_memory.own_places(places, NUMBERS)
+  found = own_memory.own_places(places, NUMBERS, 32)
   assert found is not None and own_memory.all_values(own_memory.affine(found[0][-1], {})) == last
   assert found[1] == 4
 
 
+def test_all_is_its_own_in_a_group_of_one_thread():
+  found = own_memory.own_places([at((COPIES, 1)), at(plus=3)], {}, 1)
+  assert found is not None and own_memory.all_values(own_memory.affine(found[0][0], {})) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_what_others_reach_is_shared(name):
-  assert own_memory.own_places(SHARED[name], NUMBERS) is None
+  assert own_memory.own_places(SHARED[name], NUMBERS, 32) is None
 
 
 def attention(width, causal=False, arch="sm_90a"):

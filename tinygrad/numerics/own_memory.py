@@ -35,7 +35,7 @@ def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> lis
       found[u.src[0]].append(u)
   moved, room = dict[UOp, UOp](), MOST * WORD
   for memory, places in sorted((x for x in found.items() if x[1]), key=lambda x: int(x[0].arg[2])):
-    if (own := own_places(places, numbers)) is not None:
+    if (own := own_places(places, numbers, len(every))) is not None:
       nbytes = round_up(own[1] * memory.dtype.itemsize, WORD)
       if nbytes <= room:
         room, new = room - nbytes, memory.replace(arg=(-nbytes, memory.arg[1], nbytes))
@@ -43,17 +43,18 @@ def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> lis
   return [[substitute_free(s, moved) for s in nest] for nest in nests]
 
 
-def own_places(places: Sequence[UOp], numbers: Numbers) -> tuple[list[UOp], int] | None:
-  """(Of places in memory the numbers of a thread's registers, how many there are); None where threads share some."""
+def own_places(places: Sequence[UOp], numbers: Numbers, count: int) -> tuple[list[UOp], int] | None:
+  """(Of places in memory the numbers of a thread's registers, how many there are); None where some of the `count`
+  threads share one."""
   alone = [UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))) for r in numbers]  # one thread writes what all of them know
   starts, rests, known = set[tuple[int, ...]](), list[Affine](), dict(numbers)
   for u in places:
     forms = affine(u.src[1], {}).terms, Affine(affine(u.src[1], {}).const)
-    mine = [0] * len(next(iter(numbers.values())))
+    mine = [0] * count
     for atom, c in forms[0].items():
       if atom.op is Ops.RANGE and atom.arg[1] is AxisKind.UPCAST:
         forms = forms[0], forms[1].plus(Affine(0, {atom: c}))
-      elif (values := in_threads(atom, known)) is None:
+      elif (values := in_threads(atom, known, count)) is None:
         return None
       else:
         mine = [x + c * y for x, y in zip(mine, values)]
@@ -82,11 +83,11 @@ def all_values(x: Affine) -> list[int]:
   return [x.const + sum(some) for some in itertools.product(*steps)]
 
 
-def in_threads(u: UOp, known: Numbers) -> list[int] | None:
+def in_threads(u: UOp, known: Numbers, count: int) -> list[int] | None:
   """An index in each thread, if it is one of threads alone."""
   for v in u.toposort(lambda v: v not in known):
     if v.op is Ops.CONST:
-      known[v] = [v.arg] * len(next(iter(known.values())))
+      known[v] = [v.arg] * count
     elif v.op not in KNOWN:
       return None
     else:
