@@ -86,6 +86,20 @@ static void arrive(int left) {
       if (c.some) memcpy(c.to, c.from, c.length); else memset(c.to, 0, c.length);
     }
 }
+static const void* rows[1024];  // that each thread has named
+static uint4 fragments(const void* row, bool turned) {  // of four matrices of 8 x 8 (PTX ISA, "ldmatrix")
+  unsigned x[4];
+  int warp = me / 32 * 32, lane = me % 32;
+  rows[me] = row;
+  __syncthreads();
+  for (int i = 0; i < 4; i++) for (int half = 0; half < 2; half++) {
+    int r = lane / 4, c = lane % 4 * 2 + half;
+    if (turned) { r = c; c = lane / 4; }
+    memcpy((char*)(x + i) + 2 * half, (const char*)rows[warp + 8 * i + r] + 2 * c, 2);
+  }
+  __syncthreads();
+  return {x[0], x[1], x[2], x[3]};
+}
 static unsigned words[1024][16];  // what each thread has given
 static float value(const unsigned* w, int i, int kind) {  // element i of bfloat16, float16, tf32
   if (kind == 2) { float y; memcpy(&y, w + i, 4); return y; }
@@ -203,6 +217,7 @@ def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
 BFLOAT16 = (
   "unsigned b = __float_as_uint(x); return x != x ? 0x7fff : (unsigned short)((b + 0x7fff + (b >> 16 & 1)) >> 16);"
 )
+ROUGH_EXP = "y = exp2f(x * 1.4426950408889634f); return y < 1.17549435e-38f ? 0 : y;"
 
 
 def has_compiler() -> bool:
@@ -225,6 +240,9 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
     body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
     body = re.sub(r"^template <int N> .*?^\}", "", body, flags=re.M | re.S)
+    body = re.sub(r"^static __device__ inline uint4 fragments_.*?^\}", "", body, flags=re.M | re.S)
+    body = re.sub(r"fragments_(eights|turned)\((.*?)\);", lambda m: f"fragments({m[2]}, {m[1] == 'turned':d});", body)
+    body = re.sub(r'asm\("ex2.approx.ftz.f32.*', ROUGH_EXP, body)
     body = re.sub(r"copy_later<(\d+)>\((.*), (.*?)\);", r"copy_later(\2, \1, \3);", body)
     body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
@@ -232,7 +250,9 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm\("shr\.[us]32.*', "y = x >> n; return y;", body)
     body = re.sub(r"extern __shared__ __align__\(1024\) uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
-    meets = "__syncthreads" in body or "__shfl" in body  # or else one thread after the other
+    meets = any(
+      call in body for call in ("__syncthreads", "__shfl", "fragments(")
+    )  # or else one thread after the other
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))
     path = Path(_folder, f"{hashlib.sha256(source.encode()).hexdigest()[:20]}.so")
     if not path.exists():
