@@ -258,7 +258,7 @@ class Server:
   def chat_logprobs(self, call: TextCall, events: list[Event]) -> dict[str, Any] | None:
     return chat_logprobs(drawn_in(events), self.tokenizer) if call.sampling.logprobs is not None else None
 
-  async def chat_chunks(
+  def chat_chunks(
     self, texts: Texts, views: list[ChatText], head: dict[str, Any], call: TextCall
   ) -> AsyncIterator[list[Any]]:
     head = head | {"object": "chat.completion.chunk"} | ({"usage": None} if call.usage else {})
@@ -280,13 +280,8 @@ class Server:
       if event.finish is not None:
         yield chunk(i, {}, logprobs, views[i].finish(event.finish))
 
-    yield [chunk(i, {"role": "assistant", "content": ""}) for i in range(len(views))]
-    async for found in self.timed(texts):
-      values = until_failure(found, chunks)
-      yield values
-      if values and isinstance(values[-1], Failed):
-        return
-    yield [*([head | {"choices": [], "usage": texts.usage}] if call.usage else []), "[DONE]"]
+    first = [chunk(i, {"role": "assistant", "content": ""}) for i in range(len(views))]
+    return self.streamed(texts, first, chunks, head, call)
 
   # ---------------------------------------------------------------- completions
 
@@ -324,7 +319,7 @@ class Server:
       logprobs = completion_logprobs(drawn_in(events), self.tokenizer, offset)
     return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": why and why.value}
 
-  async def completion_chunks(
+  def completion_chunks(
     self, texts: Texts, prompts: list[str], head: dict[str, Any], call: TextCall
   ) -> AsyncIterator[list[Any]]:
     head = head | ({"usage": None} if call.usage else {})
@@ -348,16 +343,31 @@ class Server:
       if logprobs:
         offsets[i] += letters(drawn_in([event]), self.tokenizer)
 
-    if not logprobs:  # else with the prompt's, when it was read
-      yield [chunk(i, prompt) for i, prompt in enumerate(prompts) if prompt]
-    async for found in self.timed(texts):
-      values = until_failure(found, chunks)
-      yield values
-      if values and isinstance(values[-1], Failed):
-        return
-    yield [*([head | {"choices": [], "usage": texts.usage}] if call.usage else []), "[DONE]"]
+    # prompts; with logprobs when they have been read
+    first = [] if logprobs else [chunk(i, prompt) for i, prompt in enumerate(prompts) if prompt]
+    return self.streamed(texts, first, chunks, head, call)
 
   # ---------------------------------------------------------------- both
+
+  async def streamed(
+    self,
+    texts: Texts,
+    first: list[Any],
+    chunks: Callable[[int, Event], Iterator[Any]],
+    head: dict[str, Any],
+    call: TextCall,
+  ) -> AsyncIterator[list[Any]]:
+    """`first`, and what `chunks` makes of events as they come, up to that of a text that failed, or to the end."""
+    yield first
+    async for found in self.timed(texts):
+      values: list[Any] = []
+      for i, event in found:
+        if event.finish in FAILURES:
+          yield [*values, {"error": failure(event).body}]
+          return
+        values += chunks(i, event)
+      yield values
+    yield [*([head | {"choices": [], "usage": texts.usage}] if call.usage else []), "[DONE]"]
 
   async def timed(self, texts: Texts) -> AsyncIterator[list[tuple[int, Event]]]:
     """The events of texts, noted in the metrics."""
@@ -383,20 +393,6 @@ class Server:
       watcher.cancel()
       texts.cancel()
     return found
-
-
-class Failed(dict[str, Any]):
-  """The last value of a stream in which a text ended before its time."""
-
-
-def until_failure(found: list[tuple[int, Event]], chunks: Callable[[int, Event], Iterator[Any]]) -> list[Any]:
-  """What `chunks` makes of events, up to that of a text that failed."""
-  values: list[Any] = []
-  for i, event in found:
-    if event.finish in FAILURES:
-      return [*values, Failed(error=failure(event).body)]
-    values += chunks(i, event)
-  return values
 
 
 def failure(event: Event) -> ApiError:
