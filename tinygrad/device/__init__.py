@@ -28,7 +28,7 @@ from tinygrad.device.mesh import (
 )
 from tinygrad.device.origin import Cut, PlacedLine, hint_of, line_at, plain_line, reasons_for
 from tinygrad.device.partition_spec import P, PartitionSpec, spec_of
-from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, opened, print_kinds
+from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, number_of, opened, print_kinds
 from tinygrad.device.sharding import (
   DeviceNames,
   Partial,

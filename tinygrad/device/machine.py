@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.device.errors import refuse
 from tinygrad.device.mesh import Mesh, SubAxis
-from tinygrad.device.registry import Device
+from tinygrad.device.registry import Device, number_of
 from tinygrad.helpers import ALLOW_TF32, PROCESS, numpy, prod
 
 
@@ -108,7 +108,7 @@ class Cluster:
 
 def numbers(devices: Sequence[str]) -> tuple[int, ...]:
   """The places of devices in a cluster: what is behind the colon of a name."""
-  return tuple([int(name.partition(":")[2] or 0) for name in devices])
+  return tuple(map(number_of, devices))
 
 
 @PROCESS.cached

@@ -17,6 +17,11 @@ from tinygrad.device.world import World
 from tinygrad.helpers import DEV, GlobalCounters, difflib, getenv
 
 
+def number_of(name: str) -> int:
+  """Which of its kind a device is: CPU:1 the second, CPU the first."""
+  return int(name.partition(":")[2] or 0)
+
+
 class _Devices:
   """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go: what was assigned to it, the context
   variable DEV (`DEV=CPU:1` in the environment, `with Context(DEV="CPU:1")`), a kind set to 1 in the environment, CPU.
@@ -124,7 +129,7 @@ class _Devices:
 
   def place(self, name: str, there: int) -> int:
     """Which of the `there` devices of this machine a device of this process is, by its canonical name."""
-    return int(name.partition(":")[2] or 0) if self.world is None or not there else self.world.place(name, there)
+    return number_of(name) if self.world is None or not there else self.world.place(name, there)
 
   def here(self, name: str) -> bool:
     """Whether a device, by its canonical name, is in this process."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from tinygrad.device import Device
+from tinygrad.device import Device, number_of
 from tinygrad.distributed.errors import DistributedError
 from tinygrad.distributed.wires import Message
 from tinygrad.helpers import LazyModule, uninterrupted
@@ -29,10 +29,6 @@ def what_is_missing() -> str:
   except ImportError as e:
     return f"nccl4py does not load ({e}); pip install 'tinygrad[nccl]'"
   return "" if found is not None else "nccl4py finds no NCCL; pip install 'tinygrad[nccl]'"
-
-
-def number_of(device: str) -> int:
-  return int(device.partition(":")[2] or 0)
 
 
 class Bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, refuse
+from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, number_of, refuse
 from tinygrad.distributed.arena import COUNTERS, Arena
 from tinygrad.distributed.beats import SILENCE, Beats
 from tinygrad.distributed.boxes import WORDS, Boxes
@@ -123,7 +123,7 @@ class Processes:
 
   def place(self, device: str, there: int) -> int:
     before = self.machines[: self.index].count(self.machines[self.index])  # processes of this machine
-    return (before * self.per_process + int(device.partition(":")[2] or 0) % self.per_process) % there
+    return (before * self.per_process + number_of(device) % self.per_process) % there
 
   def names(self, kind: str, rank: int | None = None) -> tuple[str, ...]:
     if not Device.capabilities(kind).ordinary:
@@ -135,14 +135,15 @@ class Processes:
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def owner(self, device: str) -> int | None:
-    kind, _, number = device.partition(":")
+    kind = device.partition(":")[0]
     if not Device.capabilities(kind).ordinary:
       return None
-    n, rank = self.per_process, int(number or 0) // self.per_process
+    n, number = self.per_process, number_of(device)
+    rank = number // n
     if rank >= self.count:
       have = f"{self.count} processes with {n} device{'s' * (n > 1)} each"
       rule = f"there is no {device}: {have} have {kind}:0 to {kind}:{n * self.count - 1}"
-      fix = f"more processes, or distributed.initialize(devices={-(-(int(number) + 1) // self.count)})"
+      fix = f"more processes, or distributed.initialize(devices={-(-(number + 1) // self.count)})"
       refuse(rule, fix, error=DeviceError)
     return rank
 
