@@ -60,6 +60,17 @@ def test_second_derivatives():
   close(h, [12.0, 18.0])
 
 
+def test_what_is_detached_twice_is_no_variable_of_what_was_detached_once():
+  """Mutant: a detached value, detached, is itself."""
+  once = Tensor([1.0, 2.0, 3.0]).detach()
+  (g,) = (once * once.detach() * 2).sum().gradient(once)
+  close(g, [2.0, 4.0, 6.0])
+  with Tensor.no_grad():
+    still = once.reshape(3)
+  (g,) = (once * still).sum().gradient(once)
+  close(g, [1.0, 2.0, 3.0])
+
+
 def test_detach_stops():
   x = Tensor([1.0, 2.0])
   (g,) = (x * x.detach()).sum().gradient(x)

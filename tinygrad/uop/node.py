@@ -496,8 +496,9 @@ class UOp:
     return UOp.build(Ops.CONTIGUOUS, self.dtype, (self,), next(_uids))
 
   def detach(self) -> UOp:
-    """The value, through which no gradient flows."""
-    return self if self.op is Ops.DETACH and self.arg is None else UOp.build(Ops.DETACH, self.dtype, (self,))
+    """The value, through which no gradient flows; one of its own, even of what is detached, by which a derivative may be
+    asked."""
+    return UOp.build(Ops.DETACH, self.dtype, (self,))
 
   def with_gradient(self, own: Any) -> UOp:
     """The value, whose derivative is the given one (an `OwnGradient`)."""
