@@ -684,7 +684,10 @@ class Tensor(NN, metaclass=_Training):
       return
     if not self.follows or (state := memory_state(view, moved=True)) is None:
       here = self.uop.device
-      self.uop = value if here is None or here == value.device else value.copy_to_device(here)
+      if here is None or here == value.device:  # a node of its own: to realise it is not to realise x
+        self.uop = UOp.build(Ops.RESHAPE, value.dtype, (value,), value.shape)
+      else:
+        self.uop = value.copy_to_device(here)
       program_order.reenter(self, assigned=True)
       return
     check_write(view, value)

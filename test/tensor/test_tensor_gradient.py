@@ -71,6 +71,16 @@ def test_what_is_detached_twice_is_no_variable_of_what_was_detached_once():
   close(g, [1.0, 2.0, 3.0])
 
 
+def test_what_was_assigned_and_is_realised_is_not_the_value_that_it_came_from():
+  """Mutant: a tensor without memory takes on the node of what is assigned to it."""
+  x = Tensor([1.0, 2.0, 3.0]) * 2
+  y, z = x.contiguous(), Tensor.zeros(3)
+  z.assign(x).realize()
+  (g,) = (y * y).sum().gradient(x)
+  close(g, [4.0, 8.0, 12.0])
+  close(z, [2.0, 4.0, 6.0])
+
+
 def test_detach_stops():
   x = Tensor([1.0, 2.0])
   (g,) = (x * x.detach()).sum().gradient(x)
