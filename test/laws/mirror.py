@@ -113,6 +113,7 @@ class Mirror:
   def _be(self, memory: Memory, at: np.ndarray, dtype: str, family: Family) -> Mirror:
     self.memory, self.at, self.dtype, self.family = memory, at, dtype, family
     self.stale = self.detached = self.vague = False
+    self.whole = True  # no step to it was anything else than the memory itself: what is flipped twice is a view
     self.look: Node | None = None  # a view's node
     self.cut: tuple[Node, Node] | None = None  # of what is detached: the memory's, its own
     family.members.add(self)
@@ -142,11 +143,7 @@ class Mirror:
       if self.cut is None or self.cut[0] is not root:
         self.cut = root, Node(self.shape)
       return self.cut[1]
-    if (
-      self.at.size == self.memory.data.size
-      and self.at.shape == root.shape
-      and (np.diff(self.at.reshape(-1)) == 1).all()
-    ):
+    if self.whole:
       return root
     if self.look is None or self.look.sources[0][0] is not root:
       self.look = Node(self.shape, (root, spreading(self.at, root.shape)))
@@ -245,6 +242,7 @@ class Mirror:
         t.memory.node = self.node  # it differs from it in nothing
     else:
       t = object.__new__(Mirror)._be(self.memory, np.array(f(self.at)), self.dtype, self.family)
+      t.whole = self.whole and np.array_equal(t.at, self.at)
     t.detached = self.detached
     return t._vague(self.family) if self.vague else t
 
