@@ -487,7 +487,7 @@ class Tensor(NN, metaclass=_Training):
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
     check_outside(x.uop, "value", READ_OUTSIDE)  # before anything that waits is run
     u, computed = x.uop, memory_state(x.uop) is None
-    (done,) = program_order.run([], [u])
+    (done,) = program_order.run([], [Tensor(u)])
     alone = computed and done.op is Ops.BUFFER and not program_order.views(done)
     return to_numpy_once(done) if alone else to_numpy(done)
 

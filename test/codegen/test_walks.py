@@ -25,7 +25,7 @@ from tinygrad.uop import Ops, ParamArg, UOp
 GRID = Target("GRID", vector_registers=64, scratch=32 << 10, threads=True, cooperates=True)
 TARGETS = {"CPU": Device["CPU"].target, "grid": GRID}
 ROWS, COLUMNS = 64, 48
-# steps of a case, by name: a function is hundreds of operations; what is decided anew at small sizes is told apart by many
+# steps of a case, by name: a function is hundreds of operations; rows in blocks are cut otherwise while there are few
 STEPS = {"sines": 3, "powers": 2, "functions": 4, "integers_read_from_memory": 6, "several_stores": 32}
 # and before they are counted: so many operands do not fit the local memory of a group
 FROM = {"several_operands_of_one_product": 40}

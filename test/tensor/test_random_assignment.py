@@ -352,7 +352,7 @@ def readers_run_before(monkeypatch) -> None:
 
   def one_after_the_other(asked, read=()):
     if not asked:
-      run(program_order.readers(read, ()))
+      run(program_order.readers({id(t): t.uop for t in read}))
     return run(asked, read)
 
   monkeypatch.setattr(program_order, "run", one_after_the_other)

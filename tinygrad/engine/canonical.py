@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad.device import Sharding
 from tinygrad.uop import BufferArg, GroupOp, Ops, UOp, substitute
-from tinygrad.uop.node import map_arg, uops_in
+from tinygrad.uop.node import map_arg
 
 
 def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int]]:
@@ -17,17 +17,13 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
   Raises ValueError if a variable is bound to two values."""
   buffers: list[UOp] = []
   values: dict[str, int] = {}
-  mapping: dict[UOp, UOp] = {}
+  mapping = {v.bind(n): v for v, n in sink.bound}
+  for v, n in sink.bound:
+    if (known := values.setdefault(v.arg[0], n)) != n:
+      problem = f"variable {v.arg[0]} is bound to {known} and to {n} in one computation"
+      raise ValueError(f"{problem}\n  fix: realize what has the one value first, or use two names")
   changed: list[UOp] = []  # what does not only follow from its changed sources
   copies = itertools.count()  # each CONTIGUOUS is told apart by a number, which here becomes its place in the order
-
-  def unbind(u: UOp) -> None:
-    variable, value = u.unbind()
-    name = variable.arg[0]
-    if values.setdefault(name, value) != value:
-      problem = f"variable {name} is bound to {values[name]} and to {value} in one computation"
-      raise ValueError(f"{problem}\n  fix: bind it once, or use two names")
-    mapping[u] = variable
 
   for u in sink.toposort():
     if u.op is Ops.BUFFER:
@@ -41,13 +37,6 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
       or (u.op in GroupOp.Rearranging and u.src[0].op in GroupOp.Rearranging)  # two of a kind in a row are one
     ):
       changed.append(u)
-    elif u.op is Ops.BIND:
-      unbind(u)
-    elif type(u.arg) is tuple:
-      for inner in uops_in(u.arg):
-        for v in inner.toposort():
-          if v.op is Ops.BIND:
-            unbind(v)
   for u in changed:  # sources first, so that what is replaced holds what was replaced before
     x = substitute(u.src[0], {}, mapping)
     if u.op is Ops.CONTIGUOUS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import Buffer, reduced_placement
@@ -47,6 +47,17 @@ def memory_state(u: UOp, moved: bool = False) -> UOp | None:
   while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
     u = u.src[0]
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+
+
+class Nameless:
+  """What no tensor stands for, while it is computed."""
+
+  __slots__ = ("__weakref__", "_holder", "follows", "uop")
+  _holder: Holder
+
+  def __init__(self, uop: UOp) -> None:
+    self.uop, self.follows = uop, False
+    program_order.enter(self)
 
 
 class ProgramOrder:
@@ -113,32 +124,36 @@ class ProgramOrder:
       self._unowned.discard(t.uop)
       taken.add(t.uop)
 
-  def run(self, asked: Sequence[Live], read: Sequence[UOp] = ()) -> list[UOp]:
-    """Computes `asked` and the values `read`, in one go with all that has to happen by then: whatever reads memory
-    which an assignment among them overwrites, and the assignments that this takes. So it does not matter to the values
-    what is asked for first. Each tensor of these then holds its buffer; returns what `read` has become."""
-    roots = {id(t): _root(t) for t in asked}
-    if recorders and (
-      earlier := [t for t in self.readers([*roots.values(), *read], roots) if t._holder.number < self.began]
-    ):
+  def run(self, asked: Sequence[Live], read: Sequence[Live] = ()) -> list[UOp]:
+    """Computes `asked` and what `read` stand for, in one go with all that has to happen by then: whatever reads memory
+    which an assignment among them overwrites, and the assignments that this takes; before, if a variable has another
+    value there. So it does not matter to the values what is asked for first. Each tensor but `read` then holds its
+    buffer; returns what `read` would be."""
+    roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
+    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < self.began]):
       with unrecorded():  # a replay must not write to them
         self._due_now(earlier)
-      roots = {id(t): _root(t) for t in asked}
+      return self.run(asked, read)
     due: list[Live] = []
-    while more := self.readers([*roots.values(), *read], roots):
+    while more := self.readers(roots):
       for t in more:
         _copy_value(t)
         roots[id(t)] = _root(t)
       due += more
-    order = dedup([*roots.values(), *read])
+    if apart := _by_bindings(due, UOp.sink(*(roots[id(t)] for t in (*asked, *read))))[1]:
+      for t in apart:  # first what is to be written: that writes to nothing which others wait to read
+        values = (u.src[1] for u in _root(t).toposort() if u.op is Ops.ASSIGN and u.src[1].bound)
+        self.run([next(map(Nameless, values), t)])
+      return self.run(asked, read)
+    order = dedup(roots.values())
     with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
       done = realize(*order, starting=lambda: begun.enter_context(uninterrupted()))
       made = dict(zip(order, done, strict=True))
-      self.rebase([*asked, *due], order, {u: made[u] for u in roots.values()})
+      self.rebase([*asked, *due], order, {(u := roots[id(t)]): made[u] for t in (*asked, *due)})
       self._unowned.update(t.uop for t in due if not t.follows)
       for t in asked:
         t.follows = True
-    return [made[u] for u in read]
+    return [made[roots[id(t)]] for t in read]
 
   def settle(self, since: int, written: Callable[[Buffer], bool]) -> None:
     """Before memory is written that no graph tells of: what was assigned happens, and values that read the memory are
@@ -159,12 +174,14 @@ class ProgramOrder:
     """Computes values, and does what was assigned, before something else happens."""
     for t in tensors:
       _copy_value(t)
-    self.run(tensors)
+    while tensors:
+      together, tensors = _by_bindings(tensors, UOp.sink())
+      self.run(together)
 
-  def readers(self, roots: Sequence[UOp], known: Container[int]) -> list[Live]:
-    """Live tensors, but for the `known` (by id), that read a state of memory which an assignment below `roots`
+  def readers(self, roots: dict[int, UOp]) -> list[Live]:
+    """Live tensors, but for those (by id) of `roots`, that read a state of memory which an assignment below these
     overwrites."""
-    order = UOp.sink(*roots).toposort()
+    order = UOp.sink(*roots.values()).toposort()
     reads: dict[UOp, bool] = {}  # whether a value depends on such a state
     for u in order:
       if u.op is Ops.ASSIGN and (state := memory_state(u.src[0])) is not None:
@@ -180,7 +197,7 @@ class ProgramOrder:
       if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
         for u in t.uop.toposort(lambda u: u.number >= first and u not in reads):
           reads[u] = any(reads.get(s) for s in u.src)
-        if reads.get(t.uop) and id(t) not in known:
+        if reads.get(t.uop) and id(t) not in roots:
           waiting.append(t)
     return waiting
 
@@ -224,6 +241,16 @@ def _root(t: Live) -> UOp:
   """What has to run for `t`: of a view its memory."""
   state = memory_state(t.uop, moved=True) if t.follows else None
   return t.uop if state is None else state
+
+
+def _by_bindings(tensors: Sequence[Live], sink: UOp) -> tuple[list[Live], list[Live]]:
+  """The tensors that may be computed in one go with `sink`, and those in which a variable has another value."""
+  known, parts = dict(sink.bound), (list[Live](), list[Live]())
+  for t in tensors:
+    mine = _root(t).bound
+    parts[apart := any(known.get(v, n) != n for v, n in mine)].append(t)
+    known |= {} if apart else dict(mine)
+  return parts
 
 
 def _copy_value(t: Live) -> None:

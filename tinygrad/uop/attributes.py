@@ -11,7 +11,7 @@ from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import blake2b
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp
+from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp, uops_in
 from tinygrad.uop.op import GroupOp, Ops
 
 _PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
@@ -89,4 +89,12 @@ def _key_of(u: UOp) -> bytes:
   return bytes(blake2b(own + b"".join([s.key for s in u.src]), digest_size=8).digest())
 
 
-ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device, bounds=_bounds_of, key=_key_of)
+def _bound_in(u: UOp) -> frozenset[tuple[UOp, int]]:
+  if u.op is Ops.BIND:
+    return frozenset((u.unbind(),))
+  sets = {s.bound for s in itertools.chain(u.src, uops_in(u.arg))} if u.arg is not None else {s.bound for s in u.src}
+  return sets.pop() if len(sets) == 1 else frozenset().union(*sets)
+
+
+ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device)
+ATTRIBUTES.update(bounds=_bounds_of, key=_key_of, bound=_bound_in)

@@ -90,8 +90,8 @@ class UOp:
   placements need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes."""
 
   __slots__ = (
-    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "number", "op", "order", "origin",
-    "ref", "shape", "simplified", "src",
+    "__weakref__", "abstract", "arg", "bound", "bounds", "device", "dtype", "key", "mesh", "number", "op", "order",
+    "origin", "ref", "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -107,6 +107,7 @@ class UOp:
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
   device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
   bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
+  bound: frozenset[tuple[UOp, int]]  # the variables that have values in it, those in args too
   key: bytes  # a digest of the graph that is the same in every process: what orders operands
   simplified: UOp  # the simplest equal expression
 
@@ -496,8 +497,7 @@ class UOp:
     return UOp.build(Ops.CONTIGUOUS, self.dtype, (self,), next(_uids))
 
   def detach(self) -> UOp:
-    """The value, through which no gradient flows; one of its own, even of what is detached, by which a derivative may be
-    asked."""
+    """The value, through which no gradient flows; even of what is detached a new one, for a derivative may be by it."""
     return UOp.build(Ops.DETACH, self.dtype, (self,))
 
   def with_gradient(self, own: Any) -> UOp:
