@@ -1,16 +1,21 @@
 """Scripts in several processes, beside the same scripts in one; and one process that does something else."""
 
 import functools
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from several import MPIEXEC, command_output, launched, needs_mpi, printed, run_in
+from several import MPIEXEC, ROOT, command_output, launched, needs_mpi, printed, run_in
 
 from tinygrad import Device, DeviceError, Mesh, P, ShardError, Sharding, Tensor, distributed
 from tinygrad.distributed import siblings
+from tinygrad.distributed.faults import process_state
 
 HERE = Path(__file__).parent
 pytestmark = needs_mpi
@@ -329,6 +334,25 @@ def test_a_full_disk_is_told_and_no_checkpoint_is_broken(tmp_path):
   code, out, err = launched(2, own("trains"), tmp_path / "two", 4, 2, "full:1:1", options=("--restarts", 1))
   assert code == 0 and "start 2 of 2" in err and re.search(r"1\| OSError: .*File too large", err), out + err
   assert {line[3:] for line in out.splitlines() if line.startswith("0|")} == {*want, last}
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_launcher_that_is_ended_leaves_nobody(tmp_path, how):
+  (tmp_path / "forever.py").write_text(
+    "import os, time\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "print(os.getpid(), flush=True)\ntime.sleep(100)\n"
+  )
+  env = {**os.environ, "PYTHONPATH": str(ROOT)}
+  command = [sys.executable, "-m", "tinygrad.launch", "-n", "2", str(tmp_path / "forever.py")]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT) as starter:
+    found = [int(starter.stdout.readline().split("| ")[1]) for _ in range(2)]
+    assert [process_state(pid) in "RSD" for pid in found] == [True, True]
+    starter.send_signal(number := signal.Signals[how])
+    assert starter.wait() == (-9 if how == "SIGKILL" else 128 + number)
+  last = time.monotonic() + 20
+  while any(process_state(pid) not in "XZ" for pid in found) and time.monotonic() < last:
+    time.sleep(0.05)
+  assert [process_state(pid) in "XZ" for pid in found] == [True, True]
 
 
 def test_mistakes_of_the_launcher(tmp_path):
