@@ -241,6 +241,34 @@ def test_a_process_that_reads_alone_is_named():
   assert err.count("Traceback") == 1 and "loss" not in out
 
 
+@pytest.mark.parametrize("apart", [{}, {"HOSTS": "2"}])
+@pytest.mark.parametrize(
+  ("what", "said"),
+  [
+    ("a number", r"DivergedError: [^$]*process 1 in differs.py:\d+: [^$]*same kernels, but for numbers in them"),
+    (
+      "a number in a step",
+      r"DivergedError: [^$]*process 1 in differs.py:\d+: step = TinyJit[^$]*same kernels, but for numbers in them",
+    ),
+    (
+      "data",
+      r"DivergedError: the processes have other values for devices of all: \[4\] float32"
+      r"[^$]*process 0 in differs.py:\d+: [^$]*process 1 in differs.py:\d+: [^$]*fix: the same seed",
+    ),
+    ("threads", r"DistributedError: two threads of process 0 meet the other processes at once[^$]*fix: "),
+    ("devices", r"DistributedError: initialize: there is 1 device in each process already, not 2[^$]*fix: "),
+  ],
+)
+def test_processes_that_differ_are_told_of(tmp_path, what, said, apart):
+  code, out, err = launched(2, own("differs"), what, tmp_path / "told", **apart)
+  assert code and "computed" not in out and "through" not in out, out + err
+  assert re.search(said, err), err
+
+
+def test_a_process_has_its_part_of_data_alone():
+  assert [lines[0] for lines in printed(2, own("differs"), "its part of data")] == ["computed 28.0"] * 2
+
+
 @pytest.mark.parametrize(
   ("what", "code", "said"),
   [

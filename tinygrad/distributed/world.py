@@ -7,10 +7,13 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import socket
 import sys
+import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +26,7 @@ from tinygrad.distributed.boxes import WORDS, Boxes
 from tinygrad.distributed.devices import Opened, SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
-from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
+from tinygrad.distributed.settings import HOSTS, SAME_DATA, SHARED_MEMORY
 from tinygrad.distributed.wires import (
   Mail,
   Message,
@@ -36,9 +39,9 @@ from tinygrad.distributed.wires import (
   runs_of,
 )
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import PACKAGE, hashlib, numpy, prod, source_line, user_frame, user_line
+from tinygrad.helpers import PACKAGE, blake2b, numpy, prod, settings_from, source_line, user_frame, user_line
 from tinygrad.runtime.peer_reads import PeerPart, bring_here, wait_for
-from tinygrad.runtime.transfer import host_array
+from tinygrad.runtime.transfer import addressed, host_array
 
 HEAD = 3  # words of the message of an exchange before the offsets: two of a fingerprint, and what follows
 CHANGED, GARBAGE = 1, 2  # whether memory lies elsewhere than before; whether there may be much garbage
@@ -49,11 +52,13 @@ SHOWN = 200  # letters of what a process does
 ALL = 32  # collections of garbage of which one is of all generations
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
+MARK = re.compile(r" [0-9a-f]{8}\b")  # of a kernel, behind its name (plans.py)
+SAME = "every process runs the same script and reads the same values; one alone may print what is read"
 
 
 @functools.lru_cache(1024)
 def fingerprint(what: str) -> tuple[int, int]:
-  digest = hashlib.blake2b(what.encode(), digest_size=16).digest()
+  digest = blake2b(what.encode(), digest_size=16).digest()
   return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])
 
 
@@ -72,6 +77,8 @@ class Processes:
     gc.disable()  # `collect` does
     self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
     self.line: Any = None  # that the others have been told of
+    self.meeting, self.clash = threading.Lock(), ""  # one thread meets; else nobody knows in which order
+    self.unchecked = SAME_DATA.value  # copies of host data that are still to be compared
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self.opened: dict[type[Any], Opened] = {}  # by kind of device
     self.mpi_wire: Wire = MPIWire(self)
@@ -223,6 +230,15 @@ class Processes:
 
   def gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
     """The messages of all processes, of at most WORDS words."""
+    if self.clash or not self.meeting.acquire(blocking=False):
+      self.clash = self.clash or f"two threads of process {self.index} meet the other processes at once, in any order"
+      raise DistributedError(f"{self.clash}{self.waits(what)}\n  fix: compute and read in one thread of each process")
+    try:
+      return self._gather(message, what)
+    finally:
+      self.meeting.release()
+
+  def _gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
     frame = user_frame()
     if frame is not None and self.line != (line := (frame.f_code, frame.f_lineno)):
       self.line = line
@@ -277,10 +293,39 @@ class Processes:
 
   def diverged(self, what: str) -> None:
     """Raises what each process does where they differ; all of them come here."""
-    lines = self.comm.allgather((what, user_line()))
-    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line) in enumerate(lines))
-    fix = "every process runs the same script and reads the same values; one alone may print what is read"
-    raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {fix}")
+    found = self.comm.allgather((what, user_line(), settings_from("graph").values))
+    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line, _) in enumerate(found))
+    every = [{*values} for *_, values in found]
+    for r, values in enumerate(every):
+      if other := sorted(values - set.intersection(*every)):
+        rows += f"\n    process {r} has {', '.join(other)[:SHOWN]}"
+    if len({MARK.sub("", text) for text, *_ in found}) == 1:
+      rows += "\n    these are the same kernels, but for numbers in them"
+    raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {SAME}")
+
+  def compare_data(self, shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
+    """Raises: DivergedError where the processes do not have the same for what several of them get of host data."""
+    owners: dict[Box, set[int | None]] = {}
+    for box, b, i in outs:
+      owners.setdefault(box, set()).add(self.owner(b.devices[i]))
+    common = [box for box, of in owners.items() if len(of) > 1]
+    if not common or any(b.devices[i] != HOST_DEVICE for b, i in ins.values()):
+      return
+    self.unchecked -= 1
+    own = numpy.zeros(len(common), numpy.uint64)
+    for k, box in enumerate(common):
+      for there, (b, i) in ins.items() if self.index in owners[box] else ():
+        if (both := meet(there, box)) is not None:
+          part = addressed(b, i)[tuple(slice(lo - at, hi - at) for (lo, hi), (at, _) in zip(both, there))]
+          own[k] = zlib.crc32(numpy.ascontiguousarray(part), int(own[k]))
+    what = f"{[*shape]} {outs[0][1].dtype.name}"
+    inline = len(common) <= WORDS - HEAD
+    rows = self.meet(f"data of {what}", False, own.tolist() if inline else ())
+    told = [row[HEAD:] for row in rows] if inline else self._gathered(own, what)
+    if any(len({told[rank][k] for rank in owners[box] if rank is not None}) > 1 for k, box in enumerate(common)):
+      lines = "".join(f"\n    process {r} in {line}" for r, line in enumerate(self.comm.allgather(user_line())))
+      fix = "the same seed and the same files in each; Tensor.from_process_local for what one process has"
+      raise DivergedError(f"the processes have other values for devices of all: {what}{lines}\n  fix: {fix}")
 
   # ---- copies
 
@@ -292,6 +337,8 @@ class Processes:
     fill: Callable[..., None],
   ) -> None:
     mine = [(box, b, d) for box, b, d in outs if self.here(b.devices[d])]
+    if self.unchecked > 0:
+      self.compare_data(shape, ins, outs)
     if not any(self._crosses(ins, out) for out in outs):
       fill(shape, {box: (b, i) for box, (b, i) in ins.items() if self.here(b.devices[i])}, mine)
       return
