@@ -170,31 +170,33 @@ class Processes:
   # ---- meeting
 
   def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
-    parts = [*self._parts(memory, mapped=True)] if changed else []
-    mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
-    sizes = [0] * self.count
-    for _, rank, _ in parts:
-      sizes[rank] += 1
-    inline = max(sizes) <= WORDS - HEAD
-    rows = self.meet(what, changed, mine if inline else ())
-    told = [row[2] & CHANGED for row in rows]
-    if not any(told) or not memory:
+    parts, mine, sizes = list[tuple[int, int, Any]](), list[int](), [0] * self.count
+    if changed:
+      parts = [*self._parts(memory, mapped=True)]
+      mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
+      for _, rank, _ in parts:
+        sizes[rank] += 1
+    inline = not changed or max(sizes) <= WORDS - HEAD
+    rows, every, some = self.meet(what, changed, mine if inline else ())
+    if not some & CHANGED or not memory:
       return []
-    if not all(told):  # what one process has anew, the others did not come with
+    if not every & CHANGED:  # what one process has anew, the others did not come with
       return self.exchange(what, memory)
     return self._learn(parts, [row[HEAD:] for row in rows] if inline else self._all(mine, sizes, what))
 
-  def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> Sequence[Any]:
-    """Everybody's message: fingerprint, flags, offsets."""
+  def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> tuple[Sequence[Any], int, int]:
+    """Everybody's message: fingerprint, flags, offsets; and the flags of all and of any."""
     mark = fingerprint(what)
     flags = changed * CHANGED + (gc.get_count()[0] > gc.get_threshold()[0]) * GARBAGE
     rows = self.gather([*mark, flags, *offsets], what)
+    every, some = CHANGED | GARBAGE, 0
     for row in rows:
       if (row[0], row[1]) != mark:
         self.diverged(what)
-    if any(row[2] & GARBAGE for row in rows):
+      every, some = every & row[2], some | row[2]
+    if some & GARBAGE:
       self.collect()
-    return rows
+    return rows, every, some
 
   def collect(self) -> None:
     """Collects garbage when one process has much: at the same places in every process, for what a garbage Tensor still
@@ -203,8 +205,16 @@ class Processes:
     gc.collect(2 if self.collected % ALL == 0 else 1)
 
   def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
+    for b in memory:
+      if self.in_several(b.devices):
+        return self.exchange(what, memory, changed)
     owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
     return self.exchange(what, memory, changed) if len(owners) > 1 else []
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def in_several(self, devices: tuple[str, ...]) -> bool:
+    """Whether they are not all of one process."""
+    return len({*self.owners(devices)} - {None}) > 1
 
   def _parts(self, memory: Sequence[Buffer], mapped: bool = False) -> Iterator[tuple[int, int, Any]]:
     """(number of the buffer, whose, the handle) of each part that is somebody's; those that lie in arenas."""
@@ -248,7 +258,8 @@ class Processes:
       own[: len(message)] = message
       return self._gathered(own, what)
     self.boxes.put(message)
-    self.wait(self.boxes.come, what)
+    if not self.boxes.come():
+      self.wait(self.boxes.come, what)
     return self.boxes.messages()
 
   def _gathered(self, own: Any, what: str) -> list[list[int]]:
@@ -286,7 +297,8 @@ class Processes:
     return f"\n    process {self.index} waits for it: {what[:SHOWN]}\n    in {user_line()}"
 
   def so_anywhere(self, so: bool) -> bool:
-    return any(row[2] & CHANGED for row in self.meet("whether something is so anywhere", so))
+    _, _, some = self.meet("whether something is so anywhere", so)
+    return bool(some & CHANGED)
 
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
@@ -320,7 +332,7 @@ class Processes:
           own[k] = zlib.crc32(numpy.ascontiguousarray(part), int(own[k]))
     what = f"{[*shape]} {outs[0][1].dtype.name}"
     inline = len(common) <= WORDS - HEAD
-    rows = self.meet(f"data of {what}", False, own.tolist() if inline else ())
+    rows, *_ = self.meet(f"data of {what}", False, own.tolist() if inline else ())
     told = [row[HEAD:] for row in rows] if inline else self._gathered(own, what)
     if any(len({told[rank][k] for rank in owners[box] if rank is not None}) > 1 for k, box in enumerate(common)):
       lines = "".join(f"\n    process {r} in {line}" for r, line in enumerate(self.comm.allgather(user_line())))
