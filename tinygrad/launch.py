@@ -134,6 +134,7 @@ class Start:
     self.traces: dict[str, list[str]] = {}  # of the processes that are telling one
     self.told: dict[str, list[str]] = {}
     self.said: list[str] = []  # by mpiexec itself
+    self.hosts: list[str] = a.hosts
     self.last = 0.0  # until when the others may speak
     script = [*["-m"][: a.module], a.script, *a.args]
     each = -(-a.n // max(len(a.hosts), 1))  # neighbours by number are on one host
@@ -211,6 +212,10 @@ class Start:
     rank, _ = self.first
     for line in () if rank else self.said:  # else the processes have said it better
       print(line, file=sys.stderr)
+    if self.hosts and not self.ends and self.starter.returncode:
+      every = ", ".join(self.hosts)
+      fix = f"ssh {self.hosts[0]} {sys.executable} -V has to work here, without a password, and so for each"
+      print(f"tinygrad.launch: mpiexec started no process on {every}\n  fix: {fix}", file=sys.stderr)
     for line in self.traces.get(rank, ()):
       print(f"{rank:>{self.width}}| {line}", file=sys.stderr)
     for silent in sorted(self.ends, key=int):

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from tinygrad import Device, Tensor, TinyJit, distributed
+from tinygrad.distributed import world
 
 what = sys.argv[1]
+if what == "the version" and os.environ["PMI_RANK"] == "1":
+  world.version = lambda: "01234567 in /elsewhere/tinygrad"
 distributed.initialize()
 rank, devices = distributed.process_index(), tuple(f"CPU:{i}" for i in range(Device.count("CPU")))
 x = Tensor.ones(8).contiguous().shard(devices, axis=0).realize()
@@ -45,6 +48,11 @@ if what == "threads":
       x.max().item()
     finally:
       told.touch()
+if what == "a number in a thread":
+  thread = threading.Thread(target=lambda: print("computed", (x * (0.1 + rank)).sum().item()))
+  thread.start()
+  thread.join()
+  sys.exit()
 if what == "devices":
   distributed.initialize(1)  # as before
   distributed.initialize(2)

@@ -250,12 +250,14 @@ def test_a_process_that_reads_alone_is_named():
       "a number in a step",
       r"DivergedError: [^$]*process 1 in differs.py:\d+: step = TinyJit[^$]*same kernels, but for numbers in them",
     ),
+    ("a number in a thread", r"DivergedError: [^$]*process 1 in differs.py:\d+: thread =[^$]*same kernels, but"),
     (
       "data",
       r"DivergedError: the processes have other values for devices of all: \[4\] float32"
       r"[^$]*process 0 in differs.py:\d+: [^$]*process 1 in differs.py:\d+: [^$]*fix: the same seed",
     ),
     ("threads", r"DistributedError: two threads of process 0 meet the other processes at once[^$]*fix: "),
+    ("the version", r"DistributedError: initialize: processes have other versions[^$]*process 1: 01234567 in /else"),
     ("devices", r"DistributedError: initialize: there is 1 device in each process already, not 2[^$]*fix: "),
   ],
 )
@@ -386,6 +388,8 @@ def test_a_launcher_that_is_ended_leaves_nobody(tmp_path, how):
 def test_mistakes_of_the_launcher(tmp_path):
   code, _, err = launched(0, own("fails"), options=("--restarts", -1))
   assert code == 2 and "at least one process, and no fewer than 0 restarts" in err
+  code, _, err = launched(2, own("fails"), options=("--hosts", "no.such.host.invalid,localhost"))
+  assert code and re.search(r"started no process on no.such.host.invalid, localhost\n  fix: ssh no.such.host", err), err
   code, _, err = launched(2, own("fails"), options=("--mpiexec", "no-such-mpiexec"))
   assert code == 1 and "there is no no-such-mpiexec here" in err and "pip install 'tinygrad[mpi]'" in err
 

@@ -62,6 +62,13 @@ def fingerprint(what: str) -> tuple[int, int]:
   return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])
 
 
+def version() -> str:
+  """Of this package, by its files' names and sizes, and where it is."""
+  files = sorted(Path(PACKAGE).rglob("*.py"))
+  sizes = [(p.relative_to(PACKAGE).as_posix(), p.stat().st_size) for p in files]
+  return f"{blake2b(repr(sizes).encode(), digest_size=4).hexdigest()} in {PACKAGE}"
+
+
 class Processes:
   """The `World` of this process (device/world.py)."""
 
@@ -70,9 +77,13 @@ class Processes:
     self.index, self.count = self.comm.Get_rank(), self.comm.Get_size()
     self.failed: str | None = None
     SharedCPU.world = self
-    self.devices = self.comm.allgather(devices)
+    told = self.comm.allgather((devices, version()))
+    self.devices = [n for n, _ in told]
     if len({*self.devices}) > 1:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
+    if len({digest.split()[0] for _, digest in told}) > 1:
+      rows = "".join(f"\n    process {rank}: {digest}" for rank, (_, digest) in enumerate(told))
+      raise DistributedError(f"initialize: processes have other versions of tinygrad:{rows}\n  fix: the same for all")
     self.per_process = devices
     gc.disable()  # `collect` does
     self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
@@ -472,8 +483,9 @@ class Processes:
   # ---- the end
 
   def watch_errors(self) -> None:
-    """An error that ends this process is told to the others; a script that ends waits for the others' ends."""
-    before = sys.excepthook
+    """An error that ends this process is told to the others, and one by which a thread has lost them; a script that
+    ends waits for the others' ends."""
+    before, in_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
       before(kind, error, trace)
@@ -481,7 +493,13 @@ class Processes:
       frames = [f for f in last if not f.filename.startswith((PACKAGE, "<"))] or last
       self.fail(f"{kind.__name__}: {said[0]}", *(source_line(f.filename, f.lineno or 0) for f in frames[-1:]))
 
-    sys.excepthook = hook
+    def thread_hook(args: threading.ExceptHookArgs) -> None:
+      if args.exc_value is not None and issubclass(args.exc_type, DistributedError):
+        hook(args.exc_type, args.exc_value, args.exc_traceback)
+      else:
+        in_thread(args)
+
+    sys.excepthook, threading.excepthook = hook, thread_hook
     atexit.register(self.end)
 
   def fail(self, said: str, line: str = "") -> None:
