@@ -115,6 +115,25 @@ def test_sums_in_one_send_more_between_hosts_and_wrong_sums_are_noticed():
   assert code == 0 and re.search(r"all_reduce \d+ \d+ False", out), out + err
 
 
+def test_who_is_a_host_alone_meets_nobody_for_what_is_sent(tmp_path):
+  """What a host's processes read of others they wait for together; a process alone on its host has what it waited for."""
+  (tmp_path / "meets.py").write_text(
+    "from tinygrad import Device, P, Mesh, Tensor, TinyJit, distributed\ndistributed.initialize()\n"
+    "mesh = Mesh([f'CPU:{i}' for i in range(Device.count('CPU'))], names=('x',))\n"
+    "x = Tensor.arange(4096).reshape(4, 1024).float().shard(mesh, P('x', None)).realize()\n"
+    "step = TinyJit(lambda x: (x.sum(0).shard(mesh, P()).contiguous() + x).sum(0).shard(mesh, P()).realize())\n"
+    "said, meet = [], Device.world.meet\n"
+    "Device.world.meet = lambda what, *args: said.append(what) or meet(what, *args)\n"
+    "for _ in range(3):\n  said.clear()\n  y = step(x)\n"
+    "print(len(said), y[5].item())\n"
+  )
+  value = 4 * sum(5 + 1024 * i for i in range(4)) + sum(5 + 1024 * i for i in range(4))
+  assert printed(2, tmp_path / "meets.py", HOSTS="2") == [[f"1 {value:.1f}"]] * 2
+  assert printed(4, tmp_path / "meets.py", HOSTS="4") == [[f"1 {value:.1f}"]] * 4
+  met = printed(4, tmp_path / "meets.py", HOSTS="2")
+  assert met == [met[0]] * 4 and met[0][0].endswith(f" {value:.1f}") and int(met[0][0].split()[0]) > 4
+
+
 def test_three_devices_of_a_host_are_no_branch():
   """Of six on two hosts: the same bits, and what `explain` tells, by one sum over all."""
   found = counted(2, "--each", 3, HOSTS="2")

@@ -429,8 +429,10 @@ class Processes:
           messages.add(wire, message)
       else:
         staged.append((p, between))
+    shared = any(self.read_by_others(p.target.devices[0]) for p, _ in staged)
     if staged:
       wait_for(parts)
+    if shared:
       self.exchange(what)  # nobody reads what was brought before
     rooms = []
     for p, (source, target) in staged:
@@ -443,8 +445,14 @@ class Processes:
     messages.pass_on(what)
     for p, array in rooms:
       p.write(array)
-    if staged:
+    if shared:
       self.exchange(f"end of {what}")
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def read_by_others(self, device: str) -> bool:
+    """Whether devices of other processes may read a device's memory where it is: those of its host, which map it."""
+    rank = self.owner(device)
+    return rank is not None and any(self.reads(r, device) for r in range(self.count) if r != rank)
 
   @contextlib.contextmanager
   def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:
