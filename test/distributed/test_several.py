@@ -116,7 +116,7 @@ def test_sums_in_one_send_more_between_hosts_and_wrong_sums_are_noticed():
 
 
 def test_who_is_a_host_alone_meets_nobody_for_what_is_sent(tmp_path):
-  """What a host's processes read of others they wait for together; a process alone on its host has what it waited for."""
+  """What processes of one host read of others, they wait for together; who is alone there has what it waited for."""
   (tmp_path / "meets.py").write_text(
     "from tinygrad import Device, P, Mesh, Tensor, TinyJit, distributed\ndistributed.initialize()\n"
     "mesh = Mesh([f'CPU:{i}' for i in range(Device.count('CPU'))], names=('x',))\n"

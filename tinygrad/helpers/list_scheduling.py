@@ -102,8 +102,8 @@ def device_parts(sets: Iterable[Devices]) -> tuple[list[Devices], dict[Devices, 
 
 class MemoryInUse:
   """What jobs take while some have been handed over and the others, `first` before all, would run in the order as
-  given. `sizes`: of the memory that lives from the first job to the last that touches it, where it is, and its bytes; `spare`:
-  how many bytes more than as the jobs are given may be taken at once, by place."""
+  given. `sizes`: of the memory that lives from the first job to the last that touches it, where it is, and its bytes;
+  `spare`: how many bytes more than as the jobs are given may be taken at once, by place."""
 
   def __init__(self, jobs: Sequence[QueueJob], sizes: Sizes, spare: Mapping[Hashable, int]) -> None:
     self.sizes = sizes
