@@ -1,6 +1,7 @@
 """Training runs in which processes are killed, stopped, or fail, at random moments, and start again.
 
     python -m extra.chaos --runs 100 -n 4
+    python -m extra.chaos --first 50 --runs 50 -n 4   # the second half of them
 
 Each run trains a small network with checkpoints under `tinygrad.launch --restarts`; something happens to one of its
 processes at a random moment: kill -9, SIGSTOP, an exception, a full disk (files that do not grow). It has to end with
@@ -49,6 +50,7 @@ def train(n: int, folder: Path, steps: int, wrong: list[str]) -> dict[int, str]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--runs", type=int, default=20)
+  parser.add_argument("--first", type=int, default=0, help="the run with which to begin")
   parser.add_argument("-n", type=int, default=4, help="processes")
   parser.add_argument("--steps", type=int, default=12)
   parser.add_argument("--seed", type=int, default=0)
@@ -56,8 +58,11 @@ def main() -> None:
   chance = random.Random(args.seed)
   with tempfile.TemporaryDirectory() as folder:
     want = train(args.n, Path(folder) / "undisturbed", args.steps, [])
-    for i in range(args.runs):
-      what = f"{chance.choice(KINDS)}:{chance.randrange(args.n)}:{chance.randrange(args.steps)}"
+    plans = [
+      f"{chance.choice(KINDS)}:{chance.randrange(args.n)}:{chance.randrange(args.steps)}"
+      for _ in range(args.first + args.runs)
+    ]
+    for i, what in [*enumerate(plans)][args.first :]:
       here = Path(folder) / str(i)
       got = train(args.n, here, args.steps, [what])
       for file in here.glob("*/*.safetensors"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import selectors
 import shutil
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 FAREWELL = 8.0  # seconds in which the others tell what they lack when one has ended badly
 NUMBER = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")  # where MPI's starters say which process it is
 MARK = "\x1e"  # begins what processes tell the launcher
@@ -105,6 +107,20 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 # ---------------------------------------------------------------- the launcher
 
 
+class Ended(BaseException):
+  """The launcher is told to end, by the signal of this number."""
+
+
+def ended(number: int, _: Any) -> None:
+  raise Ended(number)
+
+
+def end_with_parent() -> None:
+  """In mpiexec, before it begins: where the launcher is killed, Linux tells it, and it ends the processes."""
+  if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def how_ended(code: int) -> str:
   return f"signal {code - 128} ({signal.Signals(code - 128).name})" if 128 < code < 192 else f"exit code {code}"
 
@@ -118,6 +134,7 @@ class Start:
     self.traces: dict[str, list[str]] = {}  # of the processes that are telling one
     self.told: dict[str, list[str]] = {}
     self.said: list[str] = []  # by mpiexec itself
+    self.hosts: list[str] = a.hosts
     self.last = 0.0  # until when the others may speak
     script = [*["-m"][: a.module], a.script, *a.args]
     each = -(-a.n // max(len(a.hosts), 1))  # neighbours by number are on one host
@@ -128,7 +145,13 @@ class Start:
     self.width = len(str(a.n - 1))
     command = [find_mpiexec(a.mpiexec), *options, "-n", str(a.n), *again]
     self.starter = subprocess.Popen(
-      command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, process_group=0
+      command,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      env=env,
+      process_group=0,
+      preexec_fn=end_with_parent,
     )
 
   def wait(self) -> int:
@@ -189,6 +212,10 @@ class Start:
     rank, _ = self.first
     for line in () if rank else self.said:  # else the processes have said it better
       print(line, file=sys.stderr)
+    if self.hosts and not self.ends and self.starter.returncode:
+      every = ", ".join(self.hosts)
+      fix = f"ssh {self.hosts[0]} {sys.executable} -V has to work here, without a password, and so for each"
+      print(f"tinygrad.launch: mpiexec started no process on {every}\n  fix: {fix}", file=sys.stderr)
     for line in self.traces.get(rank, ()):
       print(f"{rank:>{self.width}}| {line}", file=sys.stderr)
     for silent in sorted(self.ends, key=int):
@@ -213,13 +240,16 @@ def launch(argv: Sequence[str] | None = None) -> int:
   a = launch_arguments(argv)
   if a.process:
     return run_process([sys.executable, *["-m"][: a.module], a.script, *a.args])
+  for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+      signal.signal(number, ended)
   for attempt in range(a.restarts + 1):
     start = Start(a, attempt)
     try:
       code = start.wait()
-    except KeyboardInterrupt:
+    except Ended as e:
       start.stop()
-      return 130
+      return 128 + int(e.args[0])
     if code == 0:
       return 0
     if attempt < a.restarts:

@@ -1,16 +1,21 @@
 """Scripts in several processes, beside the same scripts in one; and one process that does something else."""
 
 import functools
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from several import MPIEXEC, command_output, launched, needs_mpi, printed, run_in
+from several import MPIEXEC, ROOT, command_output, launched, needs_mpi, printed, run_in
 
 from tinygrad import Device, DeviceError, Mesh, P, ShardError, Sharding, Tensor, distributed
 from tinygrad.distributed import siblings
+from tinygrad.distributed.faults import process_state
 
 HERE = Path(__file__).parent
 pytestmark = needs_mpi
@@ -108,6 +113,25 @@ def test_sums_in_one_send_more_between_hosts_and_wrong_sums_are_noticed():
   assert flat["all_gather"] == counted(4, HOSTS="2")["all_gather"]
   code, out, err = run_in(4, own("counted"), "--sequence", HOSTS="2")
   assert code == 0 and re.search(r"all_reduce \d+ \d+ False", out), out + err
+
+
+def test_who_is_a_host_alone_meets_nobody_for_what_is_sent(tmp_path):
+  """What processes of one host read of others, they wait for together; who is alone there has what it waited for."""
+  (tmp_path / "meets.py").write_text(
+    "from tinygrad import Device, P, Mesh, Tensor, TinyJit, distributed\ndistributed.initialize()\n"
+    "mesh = Mesh([f'CPU:{i}' for i in range(Device.count('CPU'))], names=('x',))\n"
+    "x = Tensor.arange(4096).reshape(4, 1024).float().shard(mesh, P('x', None)).realize()\n"
+    "step = TinyJit(lambda x: (x.sum(0).shard(mesh, P()).contiguous() + x).sum(0).shard(mesh, P()).realize())\n"
+    "said, meet = [], Device.world.meet\n"
+    "Device.world.meet = lambda what, *args: said.append(what) or meet(what, *args)\n"
+    "for _ in range(3):\n  said.clear()\n  y = step(x)\n"
+    "print(len(said), y[5].item())\n"
+  )
+  value = 4 * sum(5 + 1024 * i for i in range(4)) + sum(5 + 1024 * i for i in range(4))
+  assert printed(2, tmp_path / "meets.py", HOSTS="2") == [[f"1 {value:.1f}"]] * 2
+  assert printed(4, tmp_path / "meets.py", HOSTS="4") == [[f"1 {value:.1f}"]] * 4
+  met = printed(4, tmp_path / "meets.py", HOSTS="2")
+  assert met == [met[0]] * 4 and met[0][0].endswith(f" {value:.1f}") and int(met[0][0].split()[0]) > 4
 
 
 def test_three_devices_of_a_host_are_no_branch():
@@ -236,6 +260,36 @@ def test_a_process_that_reads_alone_is_named():
   assert err.count("Traceback") == 1 and "loss" not in out
 
 
+@pytest.mark.parametrize("apart", [{}, {"HOSTS": "2"}])
+@pytest.mark.parametrize(
+  ("what", "said"),
+  [
+    ("a number", r"DivergedError: [^$]*process 1 in differs.py:\d+: [^$]*same kernels, but for numbers in them"),
+    (
+      "a number in a step",
+      r"DivergedError: [^$]*process 1 in differs.py:\d+: step = TinyJit[^$]*same kernels, but for numbers in them",
+    ),
+    ("a number in a thread", r"DivergedError: [^$]*process 1 in differs.py:\d+: thread =[^$]*same kernels, but"),
+    (
+      "data",
+      r"DivergedError: the processes have other values for devices of all: \[4\] float32"
+      r"[^$]*process 0 in differs.py:\d+: [^$]*process 1 in differs.py:\d+: [^$]*fix: the same seed",
+    ),
+    ("threads", r"DistributedError: two threads of process 0 meet the other processes at once[^$]*fix: "),
+    ("the version", r"DistributedError: initialize: processes have other versions[^$]*process 1: 01234567 in /else"),
+    ("devices", r"DistributedError: initialize: there is 1 device in each process already, not 2[^$]*fix: "),
+  ],
+)
+def test_processes_that_differ_are_told_of(tmp_path, what, said, apart):
+  code, out, err = launched(2, own("differs"), what, tmp_path / "told", **apart)
+  assert code and "computed" not in out and "through" not in out, out + err
+  assert re.search(said, err), err
+
+
+def test_a_process_has_its_part_of_data_alone():
+  assert [lines[0] for lines in printed(2, own("differs"), "its part of data")] == ["computed 28.0"] * 2
+
+
 @pytest.mark.parametrize(
   ("what", "code", "said"),
   [
@@ -331,9 +385,30 @@ def test_a_full_disk_is_told_and_no_checkpoint_is_broken(tmp_path):
   assert {line[3:] for line in out.splitlines() if line.startswith("0|")} == {*want, last}
 
 
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_launcher_that_is_ended_leaves_nobody(tmp_path, how):
+  (tmp_path / "forever.py").write_text(
+    "import os, time\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "print(os.getpid(), flush=True)\ntime.sleep(100)\n"
+  )
+  env = {**os.environ, "PYTHONPATH": str(ROOT)}
+  command = [sys.executable, "-m", "tinygrad.launch", "-n", "2", str(tmp_path / "forever.py")]
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT) as starter:
+    found = [int(starter.stdout.readline().split("| ")[1]) for _ in range(2)]
+    assert [process_state(pid) in "RSD" for pid in found] == [True, True]
+    starter.send_signal(number := signal.Signals[how])
+    assert starter.wait() == (-9 if how == "SIGKILL" else 128 + number)
+  last = time.monotonic() + 20
+  while any(process_state(pid) not in "XZ" for pid in found) and time.monotonic() < last:
+    time.sleep(0.05)
+  assert [process_state(pid) in "XZ" for pid in found] == [True, True]
+
+
 def test_mistakes_of_the_launcher(tmp_path):
   code, _, err = launched(0, own("fails"), options=("--restarts", -1))
   assert code == 2 and "at least one process, and no fewer than 0 restarts" in err
+  code, _, err = launched(2, own("fails"), options=("--hosts", "no.such.host.invalid,localhost"))
+  assert code and re.search(r"started no process on no.such.host.invalid, localhost\n  fix: ssh no.such.host", err), err
   code, _, err = launched(2, own("fails"), options=("--mpiexec", "no-such-mpiexec"))
   assert code == 1 and "there is no no-such-mpiexec here" in err and "pip install 'tinygrad[mpi]'" in err
 

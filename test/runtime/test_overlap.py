@@ -18,7 +18,7 @@ from tinygrad.debug.cost import ItemCost, Phase
 from tinygrad.engine import compile as compiling
 from tinygrad.engine.run import recorders
 from tinygrad.helpers import list_scheduling
-from tinygrad.helpers.list_scheduling import ListScheduler, QueueJob, seconds_taken
+from tinygrad.helpers.list_scheduling import ListScheduler, MemoryInUse, QueueJob, seconds_taken
 from tinygrad.nn.optim import Adam
 from tinygrad.runtime import overlap
 from tinygrad.schedule.items import ScheduleItem, Temp
@@ -227,7 +227,7 @@ hazards = list_scheduling.hazards
 MUTANTS = {
   "readers": (list_scheduling, "hazards", lambda jobs: hazards([replace(j, reads=()) for j in jobs]), "too early"),
   "waits": (list_scheduling, "hazards", lambda jobs: hazards([replace(j, waits=()) for j in jobs]), "too early"),
-  "room": (ListScheduler, "fits", lambda *_: True, "memory"),
+  "room": (MemoryInUse, "fits", lambda *_: True, "memory"),
   "pending": (overlap, "until_free", lambda uses, spans: uses, "overwritten while it is read"),
 }
 

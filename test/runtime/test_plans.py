@@ -15,6 +15,7 @@ from tinygrad import Context, Device, Mesh, P, Tensor, TinyJit, Variable, dtypes
 from tinygrad.device import Sharding
 from tinygrad.engine import compile as compiling
 from tinygrad.engine.canonical import canonical
+from tinygrad.engine.run import recorders
 from tinygrad.helpers import PROCESS
 from tinygrad.runtime import diskcache, native, plans
 from tinygrad.uop import Ops, UOp
@@ -98,6 +99,31 @@ def test_what_comes_from_disk_is_what_was_made(name, made):
   with PROCESS.anew():
     assert PROGRAMS[name]().numpy().tobytes() == first.tobytes()
   assert not made
+
+
+def marks(f):
+  """Of the kernels that a value takes."""
+  found = []
+  recorders.append(lambda run: found.extend(p.mark for p in run.plan.programs if p is not None))
+  try:
+    f().realize()
+  finally:
+    recorders.pop()
+  return found
+
+
+def test_kernels_are_marked_by_what_they_compute(made):
+  """By which several processes know that they do the same: those from disk as those that are made."""
+  x = Tensor(numbers(4, 4)).shard(TWO, axis=0).realize()
+  ways = [lambda n=n: (x * n).sum(1) for n in (2.0, 3.0)] + [lambda: (x + 2.0).sum(1)]
+  first, planned = [marks(f) for f in ways], len(made)
+  assert all(len(m) == 8 for found in first for m in found) and len({*map(tuple, first)}) == 3
+  with PROCESS.anew():
+    assert [marks(f) for f in ways] == first and len(made) == planned
+
+
+def test_a_kernel_that_is_no_plain_data_has_no_mark():
+  assert plans.mark_of(UOp.new(Ops.SINK, dtypes.void, (), lambda: None)) == ""
 
 
 def run(cache, script, **settings):

@@ -11,7 +11,7 @@ from tinygrad.debug import cost
 from tinygrad.debug.cost import phases, roofline
 from tinygrad.debug.estimate import Estimate
 from tinygrad.device import SubAxis
-from tinygrad.device.machine import Chip, Cluster, Level
+from tinygrad.device.cluster import Chip, Cluster, Level
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import Step
 from tinygrad.simulation import cluster_of, simulate

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tinygrad import Mesh
-from tinygrad.device.machine import H100, Chip, Cluster, Level, machine_for
+from tinygrad.device.cluster import Chip, Cluster, Level
+from tinygrad.device.machine import H100, machine_for, spans
 from tinygrad.simulation import ClusterError, cluster_of
 from tinygrad.simulation.machine import PRESETS
 from tinygrad.simulation.session import standing_for, target_named
@@ -141,7 +142,7 @@ def test_spans_are_of_the_group_that_reaches_farthest(shape):
   for axis, name in enumerate("ab"):
     counts = [[len({d // math.prod(sizes[:k]) for d in group}) for k in range(4)] for group in members(shape, axis)]
     worst = max(counts, key=lambda c: c[::-1])
-    got = cluster.spans(mesh.devices, (mesh.sub_axis(name),))
+    got = spans(cluster.sizes, mesh.devices, (mesh.sub_axis(name),))
     assert got == tuple(a / b for a, b in zip(worst, worst[1:])) and math.prod(got) * worst[-1] == shape[axis]
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from tinygrad.debug.estimate import COUNTED, Estimate, estimate
 from tinygrad.debug.report import remap_step
 from tinygrad.device import Device, SubAxis, device_set
-from tinygrad.device.machine import Chip, Cluster, Level, numbers
+from tinygrad.device.cluster import Chip, Cluster, Level
+from tinygrad.device.machine import numbers, spans
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import PROCESS
 from tinygrad.schedule.items import ScheduleItem, Transfer
@@ -113,7 +114,7 @@ def steps_of(c: Collective) -> tuple[Step, ...]:
 
 def phases(step: Step, devices: tuple[str, ...], cluster: Cluster) -> Sequence[Phase]:
   """A step, level by level from the innermost, each with its share of the step's bytes."""
-  counts = cluster.spans(devices, step.sub_axes or (SubAxis(len(devices), 1),))
+  counts = spans(cluster.sizes, devices, step.sub_axes or (SubAxis(len(devices), 1),))
   out = list[Phase]()
   inside, whole = 1.0, math.prod(counts)
   farthest = max((i for i, n in enumerate(counts) if n > 1), default=0)

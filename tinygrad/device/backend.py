@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from tinygrad.device.cluster import Cluster
 from tinygrad.device.cores import Core
 from tinygrad.device.errors import DeviceError
 from tinygrad.dtype import DType, dtypes
@@ -35,7 +36,7 @@ class Target:
   warp: int = 0  # threads side by side that read one another's registers; 0: none do
   intensity: int = 80  # operations for each byte that is not read again, beyond which a kernel is better one of its own
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
-  overlaps: Any = None  # a Cluster (machine.py) by whose times what runs beside its communications is chosen
+  overlaps: Cluster | None = None  # by whose times what runs beside its communications is chosen
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 
   @property

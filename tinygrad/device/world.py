@@ -14,6 +14,7 @@ class World(Protocol):
 
   index: int  # of this process
   count: int  # of processes
+  per_process: int  # devices of a kind
 
   def backend(self, kind: type[Any]) -> type[Any]:
     """The class of the devices of a kind, of which some are in other processes."""

@@ -40,10 +40,14 @@ def initialize(devices: int | None = None) -> None:
   Raises: DeviceError where devices are in use already; DistributedError where MPI is missing, or sees other processes
   than the starter; LostProcessError where one has ended before it came here; ValueError for no devices.
   """
-  devices = getenv("TINYGRAD_DEVICES", 1) if devices is None else devices
+  if devices is None:
+    devices = getenv("TINYGRAD_DEVICES", 1) if Device.world is None else Device.world.per_process
   if devices < 1:
     raise ValueError(f"initialize: a process has at least one device, not {devices}\n  fix: initialize(devices=1)")
-  if Device.world is not None or (mpi := _mpi()) is None:
+  if (world := Device.world) is not None and world.per_process != devices:
+    have = f"there {f'are {n} devices' if (n := world.per_process) > 1 else 'is 1 device'} in each process already"
+    raise DistributedError(f"initialize: {have}, not {devices}\n  fix: initialize(devices={devices}) first and once")
+  if world is not None or (mpi := _mpi()) is None:
     return
   world = processes.Processes(mpi, devices)
   Device.join(world)

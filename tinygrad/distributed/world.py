@@ -7,10 +7,13 @@ import contextlib
 import functools
 import gc
 import os
+import re
 import socket
 import sys
+import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +26,7 @@ from tinygrad.distributed.boxes import WORDS, Boxes
 from tinygrad.distributed.devices import Opened, SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
-from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
+from tinygrad.distributed.settings import HOSTS, SAME_DATA, SHARED_MEMORY
 from tinygrad.distributed.wires import (
   Mail,
   Message,
@@ -36,9 +39,9 @@ from tinygrad.distributed.wires import (
   runs_of,
 )
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import PACKAGE, hashlib, numpy, prod, source_line, user_frame, user_line
+from tinygrad.helpers import PACKAGE, blake2b, numpy, prod, settings_from, source_line, user_frame, user_line
 from tinygrad.runtime.peer_reads import PeerPart, bring_here, wait_for
-from tinygrad.runtime.transfer import host_array
+from tinygrad.runtime.transfer import addressed, host_array
 
 HEAD = 3  # words of the message of an exchange before the offsets: two of a fingerprint, and what follows
 CHANGED, GARBAGE = 1, 2  # whether memory lies elsewhere than before; whether there may be much garbage
@@ -49,12 +52,21 @@ SHOWN = 200  # letters of what a process does
 ALL = 32  # collections of garbage of which one is of all generations
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
+MARK = re.compile(r" [0-9a-f]{8}\b")  # of a kernel, behind its name (plans.py)
+SAME = "every process runs the same script and reads the same values; one alone may print what is read"
 
 
 @functools.lru_cache(1024)
 def fingerprint(what: str) -> tuple[int, int]:
-  digest = hashlib.blake2b(what.encode(), digest_size=16).digest()
+  digest = blake2b(what.encode(), digest_size=16).digest()
   return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])
+
+
+def version() -> str:
+  """Of this package, by its files' names and sizes, and where it is."""
+  files = sorted(Path(PACKAGE).rglob("*.py"))
+  sizes = [(p.relative_to(PACKAGE).as_posix(), p.stat().st_size) for p in files]
+  return f"{blake2b(repr(sizes).encode(), digest_size=4).hexdigest()} in {PACKAGE}"
 
 
 class Processes:
@@ -65,13 +77,19 @@ class Processes:
     self.index, self.count = self.comm.Get_rank(), self.comm.Get_size()
     self.failed: str | None = None
     SharedCPU.world = self
-    self.devices = self.comm.allgather(devices)
+    told = self.comm.allgather((devices, version()))
+    self.devices = [n for n, _ in told]
     if len({*self.devices}) > 1:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
+    if len({digest.split()[0] for _, digest in told}) > 1:
+      rows = "".join(f"\n    process {rank}: {digest}" for rank, (_, digest) in enumerate(told))
+      raise DistributedError(f"initialize: processes have other versions of tinygrad:{rows}\n  fix: the same for all")
     self.per_process = devices
     gc.disable()  # `collect` does
     self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
     self.line: Any = None  # that the others have been told of
+    self.meeting, self.clash = threading.Lock(), ""  # one thread meets; else nobody knows in which order
+    self.unchecked = SAME_DATA.value  # copies of host data that are still to be compared
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self.opened: dict[type[Any], Opened] = {}  # by kind of device
     self.mpi_wire: Wire = MPIWire(self)
@@ -163,31 +181,33 @@ class Processes:
   # ---- meeting
 
   def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
-    parts = [*self._parts(memory, mapped=True)] if changed else []
-    mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
-    sizes = [0] * self.count
-    for _, rank, _ in parts:
-      sizes[rank] += 1
-    inline = max(sizes) <= WORDS - HEAD
-    rows = self.meet(what, changed, mine if inline else ())
-    told = [row[2] & CHANGED for row in rows]
-    if not any(told) or not memory:
+    parts, mine, sizes = list[tuple[int, int, Any]](), list[int](), [0] * self.count
+    if changed:
+      parts = [*self._parts(memory, mapped=True)]
+      mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
+      for _, rank, _ in parts:
+        sizes[rank] += 1
+    inline = not changed or max(sizes) <= WORDS - HEAD
+    rows, every, some = self.meet(what, changed, mine if inline else ())
+    if not some & CHANGED or not memory:
       return []
-    if not all(told):  # what one process has anew, the others did not come with
+    if not every & CHANGED:  # what one process has anew, the others did not come with
       return self.exchange(what, memory)
     return self._learn(parts, [row[HEAD:] for row in rows] if inline else self._all(mine, sizes, what))
 
-  def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> Sequence[Any]:
-    """Everybody's message: fingerprint, flags, offsets."""
+  def meet(self, what: str, changed: bool, offsets: Sequence[int] = ()) -> tuple[Sequence[Any], int, int]:
+    """Everybody's message: fingerprint, flags, offsets; and the flags of all and of any."""
     mark = fingerprint(what)
     flags = changed * CHANGED + (gc.get_count()[0] > gc.get_threshold()[0]) * GARBAGE
     rows = self.gather([*mark, flags, *offsets], what)
+    every, some = CHANGED | GARBAGE, 0
     for row in rows:
       if (row[0], row[1]) != mark:
         self.diverged(what)
-    if any(row[2] & GARBAGE for row in rows):
+      every, some = every & row[2], some | row[2]
+    if some & GARBAGE:
       self.collect()
-    return rows
+    return rows, every, some
 
   def collect(self) -> None:
     """Collects garbage when one process has much: at the same places in every process, for what a garbage Tensor still
@@ -196,8 +216,16 @@ class Processes:
     gc.collect(2 if self.collected % ALL == 0 else 1)
 
   def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
+    for b in memory:
+      if self.in_several(b.devices):
+        return self.exchange(what, memory, changed)
     owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
     return self.exchange(what, memory, changed) if len(owners) > 1 else []
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def in_several(self, devices: tuple[str, ...]) -> bool:
+    """Whether they are not all of one process."""
+    return len({*self.owners(devices)} - {None}) > 1
 
   def _parts(self, memory: Sequence[Buffer], mapped: bool = False) -> Iterator[tuple[int, int, Any]]:
     """(number of the buffer, whose, the handle) of each part that is somebody's; those that lie in arenas."""
@@ -223,6 +251,15 @@ class Processes:
 
   def gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
     """The messages of all processes, of at most WORDS words."""
+    if self.clash or not self.meeting.acquire(blocking=False):
+      self.clash = self.clash or f"two threads of process {self.index} meet the other processes at once, in any order"
+      raise DistributedError(f"{self.clash}{self.waits(what)}\n  fix: compute and read in one thread of each process")
+    try:
+      return self._gather(message, what)
+    finally:
+      self.meeting.release()
+
+  def _gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
     frame = user_frame()
     if frame is not None and self.line != (line := (frame.f_code, frame.f_lineno)):
       self.line = line
@@ -232,7 +269,8 @@ class Processes:
       own[: len(message)] = message
       return self._gathered(own, what)
     self.boxes.put(message)
-    self.wait(self.boxes.come, what)
+    if not self.boxes.come():
+      self.wait(self.boxes.come, what)
     return self.boxes.messages()
 
   def _gathered(self, own: Any, what: str) -> list[list[int]]:
@@ -270,17 +308,47 @@ class Processes:
     return f"\n    process {self.index} waits for it: {what[:SHOWN]}\n    in {user_line()}"
 
   def so_anywhere(self, so: bool) -> bool:
-    return any(row[2] & CHANGED for row in self.meet("whether something is so anywhere", so))
+    _, _, some = self.meet("whether something is so anywhere", so)
+    return bool(some & CHANGED)
 
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
 
   def diverged(self, what: str) -> None:
     """Raises what each process does where they differ; all of them come here."""
-    lines = self.comm.allgather((what, user_line()))
-    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line) in enumerate(lines))
-    fix = "every process runs the same script and reads the same values; one alone may print what is read"
-    raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {fix}")
+    found = self.comm.allgather((what, user_line(), settings_from("graph").values))
+    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line, _) in enumerate(found))
+    every = [{*values} for *_, values in found]
+    for r, values in enumerate(every):
+      if other := sorted(values - set.intersection(*every)):
+        rows += f"\n    process {r} has {', '.join(other)[:SHOWN]}"
+    if len({MARK.sub("", text) for text, *_ in found}) == 1:
+      rows += "\n    these are the same kernels, but for numbers in them"
+    raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {SAME}")
+
+  def compare_data(self, shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
+    """Raises: DivergedError where the processes do not have the same for what several of them get of host data."""
+    owners: dict[Box, set[int | None]] = {}
+    for box, b, i in outs:
+      owners.setdefault(box, set()).add(self.owner(b.devices[i]))
+    common = [box for box, of in owners.items() if len(of) > 1]
+    if not common or any(b.devices[i] != HOST_DEVICE for b, i in ins.values()):
+      return
+    self.unchecked -= 1
+    own = numpy.zeros(len(common), numpy.uint64)
+    for k, box in enumerate(common):
+      for there, (b, i) in ins.items() if self.index in owners[box] else ():
+        if (both := meet(there, box)) is not None:
+          part = addressed(b, i)[tuple(slice(lo - at, hi - at) for (lo, hi), (at, _) in zip(both, there))]
+          own[k] = zlib.crc32(numpy.ascontiguousarray(part), int(own[k]))
+    what = f"{[*shape]} {outs[0][1].dtype.name}"
+    inline = len(common) <= WORDS - HEAD
+    rows, *_ = self.meet(f"data of {what}", False, own.tolist() if inline else ())
+    told = [row[HEAD:] for row in rows] if inline else self._gathered(own, what)
+    if any(len({told[rank][k] for rank in owners[box] if rank is not None}) > 1 for k, box in enumerate(common)):
+      lines = "".join(f"\n    process {r} in {line}" for r, line in enumerate(self.comm.allgather(user_line())))
+      fix = "the same seed and the same files in each; Tensor.from_process_local for what one process has"
+      raise DivergedError(f"the processes have other values for devices of all: {what}{lines}\n  fix: {fix}")
 
   # ---- copies
 
@@ -292,6 +360,8 @@ class Processes:
     fill: Callable[..., None],
   ) -> None:
     mine = [(box, b, d) for box, b, d in outs if self.here(b.devices[d])]
+    if self.unchecked > 0:
+      self.compare_data(shape, ins, outs)
     if not any(self._crosses(ins, out) for out in outs):
       fill(shape, {box: (b, i) for box, (b, i) in ins.items() if self.here(b.devices[i])}, mine)
       return
@@ -359,8 +429,10 @@ class Processes:
           messages.add(wire, message)
       else:
         staged.append((p, between))
+    shared = any(self.read_by_others(p.target.devices[0]) for p, _ in staged)
     if staged:
       wait_for(parts)
+    if shared:
       self.exchange(what)  # nobody reads what was brought before
     rooms = []
     for p, (source, target) in staged:
@@ -373,8 +445,14 @@ class Processes:
     messages.pass_on(what)
     for p, array in rooms:
       p.write(array)
-    if staged:
+    if shared:
       self.exchange(f"end of {what}")
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def read_by_others(self, device: str) -> bool:
+    """Whether devices of other processes may read a device's memory where it is: those of its host, which map it."""
+    rank = self.owner(device)
+    return rank is not None and any(self.reads(r, device) for r in range(self.count) if r != rank)
 
   @contextlib.contextmanager
   def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:
@@ -413,8 +491,9 @@ class Processes:
   # ---- the end
 
   def watch_errors(self) -> None:
-    """An error that ends this process is told to the others; a script that ends waits for the others' ends."""
-    before = sys.excepthook
+    """An error that ends this process is told to the others, and one by which a thread has lost them; a script that
+    ends waits for the others' ends."""
+    before, in_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
       before(kind, error, trace)
@@ -422,7 +501,13 @@ class Processes:
       frames = [f for f in last if not f.filename.startswith((PACKAGE, "<"))] or last
       self.fail(f"{kind.__name__}: {said[0]}", *(source_line(f.filename, f.lineno or 0) for f in frames[-1:]))
 
-    sys.excepthook = hook
+    def thread_hook(args: threading.ExceptHookArgs) -> None:
+      if args.exc_value is not None and issubclass(args.exc_type, DistributedError):
+        hook(args.exc_type, args.exc_value, args.exc_traceback)
+      else:
+        in_thread(args)
+
+    sys.excepthook, threading.excepthook = hook, thread_hook
     atexit.register(self.end)
 
   def fail(self, said: str, line: str = "") -> None:

@@ -88,7 +88,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
     code = backend.compile(rendered, cost.name)
     if VIZ:
       recorder.compiled(code, ast, rendered)
-  found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
+  found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers, plans.mark_of(ast))
   return found
 
 

@@ -150,7 +150,8 @@ class Captured:
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = prepare(self.work)
-    self.text = f"replay of {len(self.work)} kernels and copies: {', '.join({w.name: 0 for w in self.work})}"
+    each = {w.program or "copy": 0 for w in self.work}
+    self.text = f"replay of {len(self.work)} kernels and copies: {', '.join(map(str, each))}"
     self.alone = self.stretches[0] if len(self.stretches) == 1 else None
     # those that have queued work whose arguments a replay would change
     self.queues = dict.fromkeys(b for s in self.stretches for b in s.backends if b.capabilities.cells)

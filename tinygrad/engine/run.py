@@ -206,7 +206,7 @@ class Stretch:
   @property
   def text(self) -> str:
     """What it does, which every process does alike."""
-    each = (f"{w.name} {w.item.slots} of {w.memory} with {w.variables}" for w in self.work)
+    each = (f"{w.program or 'copy'} {w.item.slots} of {w.memory} with {w.variables}" for w in self.work)
     return f"{len(self.work)} kernels and copies, the last of them " + "; ".join(reversed([*each]))
 
   def synchronize(self) -> float:

@@ -82,6 +82,7 @@ def hazards(jobs: Sequence[QueueJob]) -> list[set[int]]:
 
 
 Devices = tuple[str, ...]
+Queues = tuple[Hashable, ...]
 Sizes = Mapping[int, tuple[Hashable, int]]  # where memory is, and its bytes
 
 
@@ -99,17 +100,13 @@ def device_parts(sets: Iterable[Devices]) -> tuple[list[Devices], dict[Devices, 
   return [tuple(devices) for devices in parts.values()], within
 
 
-class ListScheduler:
-  """`sizes`: of the memory that lives from the first job to the last that touches it, where it is, and its bytes;
+class MemoryInUse:
+  """What jobs take while some have been handed over and the others, `first` before all, would run in the order as
+  given. `sizes`: of the memory that lives from the first job to the last that touches it, where it is, and its bytes;
   `spare`: how many bytes more than as the jobs are given may be taken at once, by place."""
 
   def __init__(self, jobs: Sequence[QueueJob], sizes: Sizes, spare: Mapping[Hashable, int]) -> None:
-    self.jobs, self.sizes = jobs, sizes
-    self.waiting = hazards(jobs)
-    self.then: list[list[int]] = [[] for _ in jobs]
-    for i, before in enumerate(self.waiting):
-      for j in before:
-        self.then[j].append(i)
+    self.sizes = sizes
     self.touched = [tuple(dict.fromkeys(m for m in (*j.reads, *j.writes) if m in sizes)) for j in jobs]
     self.users = defaultdict[int, list[int]](list)  # of memory: the jobs that are left
     for i, touched in enumerate(self.touched):
@@ -123,66 +120,12 @@ class ListScheduler:
     self.taken = Counter[Hashable]()  # bytes, by place
     self.until: dict[int, float] = {}  # of memory that is taken: when all have ended that have touched it
     self.leaving: list[tuple[float, int]] = []  # (when, memory) that nobody will touch any more
-    self.free = defaultdict[Hashable, float](float)  # when a queue is
-    self.now = 0.0
-    self.arrived = [0.0] * len(jobs)  # when the last one ends of those that it follows
-    self.keys = self.priorities()
-    self.ready = defaultdict[tuple[Hashable, ...], list[tuple[tuple[float, ...], int]]](
-      list
-    )  # by the queues that they take
 
-  def priorities(self) -> list[tuple[float, ...]]:
-    chains = [sum(seconds for _, seconds in job.parts) for job in self.jobs]
-    for i in reversed(range(len(chains))):
-      chains[i] += max((chains[j] for j in self.then[i]), default=0.0)
-    return [(0.0, -chains[i], i) if job.urgent else (1.0, i) for i, job in enumerate(self.jobs)]
-
-  def run(self) -> tuple[list[int], list[tuple[float, float]]]:
-    """The order, and of each job in that order when it begins and ends."""
-    order, spans = list[int](), list[tuple[float, float]]()
-    left = dict.fromkeys(range(len(self.jobs)))
-    for i in [i for i in left if not self.waiting[i]]:
-      self.comes(i)
-    while left:
-      i = self.choose(next(iter(left)))
-      del left[i]
-      queue = self.ready[self.queues(i)]
-      del queue[bisect.bisect_left(queue, (self.keys[i], i))]
-      end = self.now
-      for queues, seconds in self.jobs[i].parts:
-        end = max([end, *(self.free[q] for q in queues)]) + seconds
-        self.free.update(dict.fromkeys(queues, end))
-      order.append(i)
-      spans.append((self.now, end))
-      self.take(i, end, next(iter(left), i))
-      for j in self.then[i]:
-        self.arrived[j] = max(self.arrived[j], end)
-        self.waiting[j].discard(i)
-        if not self.waiting[j]:
-          self.comes(j)
-    return order, spans
-
-  def queues(self, i: int) -> tuple[Hashable, ...]:
-    return self.jobs[i].parts[0][0]
-
-  def comes(self, i: int) -> None:
-    bisect.insort(self.ready[self.queues(i)], (self.keys[i], i))
-
-  def choose(self, first: int) -> int:
-    """The next job, which begins `now`. `first` of those that are left can run, at the latest when all others have
-    ended."""
-    while True:
-      while self.leaving and self.leaving[0][0] <= self.now:
-        place, nbytes = self.sizes[heapq.heappop(self.leaving)[1]]
-        self.taken[place] -= nbytes
-      free = {queues: max(self.free[q] for q in queues) for queues, jobs in self.ready.items() if jobs}
-      seen = {first, *(i for queues, when in free.items() if when <= self.now for _, i in self.ready[queues][:LOOK])}
-      starts = {i: max(self.arrived[i], free[self.queues(i)]) for i in seen}
-      for i in sorted([i for i, start in starts.items() if start <= self.now], key=self.keys.__getitem__):
-        if self.fits(i, first):
-          return i
-      later = [*free.values(), *starts.values(), *(when for when, _ in self.leaving[:1])]
-      self.now = min(when for when in later if when > self.now)
+  def given_back(self, now: float) -> None:
+    """Lets go of what nobody touches from now on."""
+    while self.leaving and self.leaving[0][0] <= now:
+      place, nbytes = self.sizes[heapq.heappop(self.leaving)[1]]
+      self.taken[place] -= nbytes
 
   def fits(self, i: int, first: int) -> bool:
     """Whether there is memory for a job now, and then for all that are left in the order as given, from `first` on."""
@@ -209,6 +152,7 @@ class ListScheduler:
     return rest
 
   def take(self, i: int, end: float, first: int) -> None:
+    """Job i has been handed over, and ends then; `first` of those that are left."""
     for place in dict.fromkeys(self.sizes[m][0] for m in self.touched[i]):
       self.rest[place] = self.after(i, first, place)
     for rest in self.rest.values():
@@ -221,3 +165,71 @@ class ListScheduler:
       self.users[m].remove(i)
       if not self.users[m]:
         heapq.heappush(self.leaving, (self.until[m], m))
+
+
+class ListScheduler:
+  """`sizes` and `spare` as `MemoryInUse` has them."""
+
+  def __init__(self, jobs: Sequence[QueueJob], sizes: Sizes, spare: Mapping[Hashable, int]) -> None:
+    self.jobs, self.memory = jobs, MemoryInUse(jobs, sizes, spare)
+    self.waiting = hazards(jobs)  # of each job: those that it must follow, and that have not been handed over
+    self.then: list[list[int]] = [[] for _ in jobs]
+    for i, before in enumerate(self.waiting):
+      for j in before:
+        self.then[j].append(i)
+    self.arrived = [0.0] * len(jobs)  # when the last one ends of those that it follows
+    self.keys = self.priorities()
+    self.free = defaultdict[Hashable, float](float)  # when a queue is
+    self.ready = defaultdict[Queues, list[tuple[tuple[float, ...], int]]](list)  # jobs by the queues that they take
+    self.now = 0.0
+
+  def priorities(self) -> list[tuple[float, ...]]:
+    chains = [sum(seconds for _, seconds in job.parts) for job in self.jobs]
+    for i in reversed(range(len(chains))):
+      chains[i] += max((chains[j] for j in self.then[i]), default=0.0)
+    return [(0.0, -chains[i], i) if job.urgent else (1.0, i) for i, job in enumerate(self.jobs)]
+
+  def run(self) -> tuple[list[int], list[tuple[float, float]]]:
+    """The order, and of each job in that order when it begins and ends."""
+    order, spans = list[int](), list[tuple[float, float]]()
+    left = dict.fromkeys(range(len(self.jobs)))
+    for i in [i for i in left if not self.waiting[i]]:
+      self.comes(i)
+    while left:
+      i = self.choose(next(iter(left)))
+      del left[i]
+      queue = self.ready[self.queues(i)]
+      del queue[bisect.bisect_left(queue, (self.keys[i], i))]
+      end = self.now
+      for queues, seconds in self.jobs[i].parts:
+        end = max([end, *(self.free[q] for q in queues)]) + seconds
+        self.free.update(dict.fromkeys(queues, end))
+      order.append(i)
+      spans.append((self.now, end))
+      self.memory.take(i, end, next(iter(left), i))
+      for j in self.then[i]:
+        self.arrived[j] = max(self.arrived[j], end)
+        self.waiting[j].discard(i)
+        if not self.waiting[j]:
+          self.comes(j)
+    return order, spans
+
+  def queues(self, i: int) -> Queues:
+    return self.jobs[i].parts[0][0]
+
+  def comes(self, i: int) -> None:
+    bisect.insort(self.ready[self.queues(i)], (self.keys[i], i))
+
+  def choose(self, first: int) -> int:
+    """The next job, which begins `now`. `first` of those that are left can run, at the latest when all others have
+    ended."""
+    while True:
+      self.memory.given_back(self.now)
+      free = {queues: max(self.free[q] for q in queues) for queues, jobs in self.ready.items() if jobs}
+      seen = {first, *(i for queues, when in free.items() if when <= self.now for _, i in self.ready[queues][:LOOK])}
+      starts = {i: max(self.arrived[i], free[self.queues(i)]) for i in seen}
+      for i in sorted([i for i, start in starts.items() if start <= self.now], key=self.keys.__getitem__):
+        if self.memory.fits(i, first):
+          return i
+      later = [*free.values(), *starts.values(), *(when for when, _ in self.memory.leaving[:1])]
+      self.now = min(when for when in later if when > self.now)

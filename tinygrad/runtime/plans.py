@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sharding, SubAxis
 from tinygrad.device.reach import within_reach
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import PACKAGE, LazyModule, cores, json, settings_from, stamp
+from tinygrad.helpers import PACKAGE, LazyModule, blake2b, cores, json, settings_from, stamp
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 from tinygrad.uop import UOp
@@ -50,6 +50,10 @@ class CompiledKernel:
   ops: int
   nbytes: int
   peers: frozenset[int]  # the parameters that are tables of every device's memory
+  mark: str = ""  # a digest of what it computes, by which processes know that they do the same
+
+  def __str__(self) -> str:
+    return f"{self.name} {self.mark}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +92,14 @@ def plan_key(sink: UOp, devices: Iterable[str]) -> str | None:
     )
   except Unwritten:
     return None
+
+
+def mark_of(kernel: UOp) -> str:
+  """A few letters that differ where kernels compute something else; none where a kernel is not all plain data."""
+  try:
+    return blake2b(text(kernel).encode(), digest_size=4).hexdigest()
+  except Unwritten:
+    return ""
 
 
 def text(sink: UOp) -> str:
@@ -160,7 +172,7 @@ def store_plan(key: str, plan: Plan) -> None:
       if (code := backend.stored(p.code)) is None or any(Device[d].kind != backend.kind for d in item.devices):
         return
       numbers[p] = len(numbers)
-      programs.append([p.name, code, p.ops, p.nbytes, sorted(p.peers)])
+      programs.append([p.name, code, p.ops, p.nbytes, sorted(p.peers), p.mark])
     what = transfer_data(item.kernel) if p is None else numbers[p]
     counts = item.peers, item.writes, item.constants, item.after
     items.append([what, item.slots, item.devices, item.variables, *counts])
@@ -232,9 +244,11 @@ def _read(data: Any) -> Plan | None:
   return Plan(tuple(items), mine, buffers, temps, frozenset(map(str, data["variables"])))
 
 
-def _program(device: str, name: str, code: Any, ops: int, nbytes: int, peers: Sequence[int]) -> CompiledKernel:
+def _program(
+  device: str, name: str, code: Any, ops: int, nbytes: int, peers: Sequence[int], mark: str
+) -> CompiledKernel:
   found = Device[device].restore(str(name), code)
-  return CompiledKernel(str(name), found, int(ops), int(nbytes), frozenset(_numbers(peers)))
+  return CompiledKernel(str(name), found, int(ops), int(nbytes), frozenset(_numbers(peers)), str(mark))
 
 
 def _numbers(data: Iterable[Any]) -> tuple[int, ...]:

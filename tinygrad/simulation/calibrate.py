@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Device, Mesh, P, Sharding
-from tinygrad.device.machine import Chip, Cluster, Level
+from tinygrad.device.cluster import Chip, Cluster, Level
 from tinygrad.engine.jit import TinyJit
 from tinygrad.helpers import Context, cores
 from tinygrad.tensor import Tensor

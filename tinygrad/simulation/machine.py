@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device.machine import CPU, H100_SXM, NVLINK_4, Chip, Cluster, Level
+from tinygrad.device.cluster import Chip, Cluster, Level
+from tinygrad.device.machine import CPU, H100_SXM, NVLINK_4
 from tinygrad.helpers import difflib
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.device import Buffer, Device
-from tinygrad.device.machine import Cluster, numbers
+from tinygrad.device.cluster import Cluster
+from tinygrad.device.machine import numbers
 from tinygrad.engine.run import Work
 from tinygrad.helpers import PROCESS
 from tinygrad.schedule.items import ScheduleItem, Transfer

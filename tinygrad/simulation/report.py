@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinygrad.device.machine import Cluster
+from tinygrad.device.cluster import Cluster
 from tinygrad.helpers import atomic_write, size_to_str
 from tinygrad.simulation import pictures, trace
 from tinygrad.simulation.memory import held_at_most

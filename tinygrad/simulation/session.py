@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from tinygrad.device import Device, Target, backends
-from tinygrad.device.machine import Cluster, simulated
+from tinygrad.device.cluster import Cluster
+from tinygrad.device.machine import simulated
 from tinygrad.engine.jit import realize_all, walk
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Work, watchers

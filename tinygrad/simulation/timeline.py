@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad.debug.cost import ItemCost, cost_of
-from tinygrad.device.machine import Cluster, numbers
+from tinygrad.device.cluster import Cluster
+from tinygrad.device.machine import numbers
 from tinygrad.helpers.list_scheduling import QueueClock, device_parts
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.simulation.program import Entry, StepProgram
