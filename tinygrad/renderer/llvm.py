@@ -382,8 +382,6 @@ class LLVMRenderer:
         return self.ins(f"fdiv {kind} {self.splat(1.0, dtype)}, {xs[0]}")
       case Ops.DOT:
         return self.dot(u, xs)
-      case Ops.ERF:
-        return self.erf(xs[0], dtype)
       case Ops.MAX | Ops.MIN if is_float:
         return self.extremum(u, xs)
       case Ops.MAX | Ops.MIN:
@@ -441,16 +439,6 @@ class LLVMRenderer:
   def splat(self, value: float, dtype: DType) -> str:
     literal = _literal(value, dtype.scalar())
     return literal if dtype.count == 1 else f"splat ({ir_type(dtype.scalar())} {literal})"
-
-  def erf(self, x: str, dtype: DType) -> str:
-    """The C library's, for each lane of float64."""
-    if dtype.count == 1:
-      return self.call("double", "erf", [("double", x)])
-    kind, out = ir_type(dtype), "poison"
-    for i in range(dtype.count):
-      y = self.call("double", "erf", [("double", self.ins(f"extractelement {kind} {x}, i32 {i}"))])
-      out = self.ins(f"insertelement {kind} {out}, double {y}, i32 {i}")
-    return out
 
   def fold_lanes(self, u: UOp, code: str, x: Typed) -> str:
     """All lanes reduced to one; floats pairwise."""
