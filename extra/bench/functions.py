@@ -75,4 +75,73 @@ FUNCTIONS["gelu_grad"] = (
   "grad(lambda a:(a.gelu('none')*a).sum(),a)",
   "grad(lambda a:(F.gelu(a)*a).sum(),a)",
 )
-FUNCTIONS = {f"{name}_1M": case for name, case in FUNCTIONS.items()}
+DIMS: dict[str, tuple[str, ...]] = {
+  "sum_7x9": ("7x9x16001", "a.sum((0,2))"),
+  "max_odd": ("33x777x41", "a.max(1)", "a.max(1).values"),
+  "prod_odd": ("333x3001", "a.prod(1)"),
+  "std_0": ("1001x999", "a.std(0)"),
+  "argmin_mid": ("33x777x41", "a.argmin(1)"),
+  "cummax_1": ("1000x1000", "a.cummax(1)[0]"),
+  "cummax_0": ("1000x1000", "a.cummax(0)[0]"),
+  "cumsum_mid": ("100x100x100", "a.cumsum(1)"),
+  "logcumsumexp": ("1000x1000", "a.logcumsumexp(1)"),
+  "argsort": ("1000x1000", "a.argsort(1)"),
+  "sort_0": ("1000x1000", "a.sort(0)[0]"),
+  "sort_long": ("1000000", "a.sort(0)[0]"),
+  "topk_100": ("100x10000", "a.topk(100)[0]"),
+  "scatter": ("1000x1000, int64<1000 1000x500, 1000x500", "a.scatter(1,b,c)"),
+  "gather_0": ("1000x1000, int64<1000 500x1000", "a.gather(0,b)"),
+  "index_rows": ("int64<1000 20000, 1000x64", "b[a]"),
+  "conv3d": ("1x8x16x32x32, 16x8x3x3x3", "a.conv2d(b,padding=1)", "F.conv3d(a,b,padding=1)"),
+  "conv_dw7": ("4x64x32x32, 64x1x7x7", "a.conv2d(b,padding=3,groups=64)", "F.conv2d(a,b,padding=3,groups=64)"),
+  "conv_dw3_s2": (
+    "4x64x56x56, 64x1x3x3",
+    "a.conv2d(b,padding=1,stride=2,groups=64)",
+    "F.conv2d(a,b,padding=1,stride=2,groups=64)",
+  ),
+  "conv_t3_s2": (
+    "2x64x28x28, 64x64x3x3",
+    "a.conv_transpose2d(b,stride=2,padding=1)",
+    "F.conv_transpose2d(a,b,stride=2,padding=1)",
+  ),
+  "conv_dilated": (
+    "2x32x56x56, 32x32x3x3",
+    "a.conv2d(b,padding=2,dilation=2)",
+    "F.conv2d(a,b,padding=2,dilation=2)",
+  ),
+  "interpolate_nearest": (
+    "4x32x64x64",
+    "a.interpolate((128,128),mode='nearest')",
+    "F.interpolate(a,(128,128),mode='nearest')",
+  ),
+  "interpolate_grad": (
+    "4x16x64x64",
+    "grad(lambda a:a.interpolate((128,128)).square().sum(),a)",
+    "grad(lambda a:F.interpolate(a,(128,128),mode='bilinear').square().sum(),a)",
+  ),
+  "groupnorm": (
+    "8x64x32x32",
+    "a.reshape(8,8,-1).layernorm().reshape(8,64,32,32)",
+    "F.group_norm(a,8)",
+  ),
+  "groupnorm_grad": (
+    "8x64x32x32",
+    "grad(lambda a:(a.reshape(8,8,-1).layernorm().reshape(8,64,32,32)*a).sum(),a)",
+    "grad(lambda a:(F.group_norm(a,8)*a).sum(),a)",
+  ),
+  "batchnorm_grad": (
+    "16x64x28x28",
+    "grad(lambda a:(a.permute(1,0,2,3).reshape(64,-1).layernorm().square()*a.permute(1,0,2,3).reshape(64,-1)).sum(),a)",
+    "grad(lambda a:(F.batch_norm(a,None,None,training=True).square()*a).sum(),a)",
+  ),
+  "avgpool_grad": (
+    "8x64x56x56",
+    "grad(lambda a:a.avg_pool2d((2,2)).square().sum(),a)",
+    "grad(lambda a:F.avg_pool2d(a,2).square().sum(),a)",
+  ),
+  "scatter_grad": (
+    "1000x1000, int64<1000 1000x500",
+    "grad(lambda a:a.gather(1,b).square().sum(),a)",
+  ),
+}
+FUNCTIONS = {f"{name}_1M": case for name, case in FUNCTIONS.items()} | DIMS
