@@ -222,10 +222,12 @@ def test_sweep_compares_the_same_inputs_and_results():
   times, agree = sweep.measure("softmax_small", [one, two])
   assert agree and all(len(t) >= 7 and min(t) > 0 for t in times)
   for case in ("sum_mid", "cumsum_1d"):  # what the second has computed last
-    one.ask("mean_02")
-    two.ask(case)
+    one.ask(json.dumps(sweep.CASES["mean_02"]))
+    two.ask(json.dumps(sweep.CASES[case]))
     sums = [p.ask("sum")["sum"] for p in (one, two)]
     assert sums[0] != sums[1]
+  _, agree = sweep.measure("byte_add_1M", [one, two])
+  assert agree and len(sweep.every_case()) > 2 * len(sweep.CASES)
   for p in (one, two):
     p.close()
 

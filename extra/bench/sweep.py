@@ -221,6 +221,8 @@ def inputs(specification: str) -> Iterator[np.ndarray[Any, Any]]:
     name, _, below = kind.partition("<")
     if below:
       yield rng.integers(0, int(below), sizes).astype(name)
+    elif name == "unit":
+      yield rng.uniform(-1, 1, sizes).astype("float32")
     else:
       x = rng.standard_normal(sizes)
       yield (np.abs(x) if name == "positive" else x).astype("float32" if name in ("", "positive") else name)
@@ -274,7 +276,7 @@ def torchs(threads: int) -> tuple[dict[str, Any], Callable[..., Any], Callable[.
 
 
 def serve(kind: str) -> None:
-  """Answers a `Worker`: a case's name -> its first call; `call` -> another; `sum` -> what the result adds up to."""
+  """Answers a `Worker`: a case -> its first call; `call` -> another; `sum` -> what the result adds up to."""
   threads = int(os.environ.get("CPU_THREADS", "0")) or os.cpu_count() or 1
   clock = time.process_time if threads == 1 else time.perf_counter
   reply, sys.stdout = sys.stdout, sys.stderr
@@ -292,7 +294,7 @@ def serve(kind: str) -> None:
       answer = {"sum": [float(sum(f(x).sum() for x in values)) for f in (np.asarray, np.abs)]}
     else:
       if line != "call":
-        shapes, mine, *theirs = CASES[line]
+        shapes, mine, *theirs = json.loads(line)
         xs = [tensor(x) for x in inputs(shapes)]
         code = theirs[0] if theirs and kind != "ours" else mine
         f = prepared(eval(f"lambda a=None, b=None, c=None, d=None: {code}", names))
@@ -301,6 +303,12 @@ def serve(kind: str) -> None:
       run()
       answer = {"s": clock() - start}
     print(json.dumps(answer), file=reply, flush=True)
+
+
+def every_case() -> dict[str, tuple[str, ...]]:
+  from extra.bench.functions import FUNCTIONS  # which a process of PyTorch's does not find: it is told its cases
+
+  return CASES | FUNCTIONS
 
 
 def started(torch: str | None) -> list[Worker]:
@@ -315,14 +323,14 @@ def started(torch: str | None) -> list[Worker]:
 def measure(case: str, peers: list[Worker]) -> tuple[list[list[float]], bool]:
   """The seconds of the calls of each peer, and whether their results agree."""
   for p in peers:
-    p.ask(case)
+    p.ask(json.dumps(every_case()[case]))
     p.call()
     p.call()
   times: list[list[float]] = [[] for _ in peers]
   end = time.perf_counter() + SECONDS * len(peers)
   while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < ROUNDS):
     for p, t in zip(peers, times):
-      time.sleep(PAUSE)
+      time.sleep(0 if os.environ.get("CPU_THREADS") == "1" else PAUSE)
       t.append(p.call())
   sums = [p.ask("sum")["sum"] for p in peers]
   agree = all(math.isclose(x, y, rel_tol=1e-3, abs_tol=1e-3 * sums[0][1]) for s in sums[1:] for x, y in zip(s, sums[0]))
@@ -334,6 +342,7 @@ def main() -> None:
   parser.add_argument("cases", nargs="*", metavar="CASE", help="all if none is named")
   parser.add_argument("--torch", metavar="VENV", help="environment of PyTorch; without one, this project alone")
   parser.add_argument("--one-thread", action="store_true", help="one thread each, in processor time")
+  parser.add_argument("--functions", action="store_true", help="every function of a million elements, if none is named")
   parser.add_argument("--list", action="store_true", help="print the cases and stop")
   parser.add_argument("--serve", help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -341,15 +350,15 @@ def main() -> None:
     serve(args.serve)
     return
   if args.list:
-    print("\n".join(f"{name:22s}{case[0]:44s}{case[1]}" for name, case in CASES.items()))
+    print("\n".join(f"{name:22s}{case[0]:44s}{case[1]}" for name, case in every_case().items()))
     return
-  if unknown := [c for c in args.cases if c not in CASES]:
+  if unknown := [c for c in args.cases if c not in every_case()]:
     parser.error(f"unknown case {unknown[0]}; --list prints them")
   if args.one_thread:
     os.environ["CPU_THREADS"] = "1"  # which the processes read
   rows, peers = [], started(args.torch)
   try:
-    for case in args.cases or CASES:
+    for case in args.cases or [c for c in every_case() if (c in CASES) != args.functions]:
       times, agree = measure(case, peers)
       medians, bests = [statistics.median(t) * 1e3 for t in times], [min(t) * 1e3 for t in times]
       rows.append((medians[-1] / medians[0], bests[-1] / bests[0], case, medians, agree))

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+import codegen_kernels
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen_kernels import FUNCTIONS, elementwise, evaluate, load, loop, sink, store
+from codegen_kernels import FUNCTIONS, elementwise, evaluate, load, loop, run, sink, store
 
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
-from tinygrad.numerics.decompose import decompose
+from tinygrad.numerics.decompose import decompose, rounded_to_single
 from tinygrad.uop import Ops, ParamArg, UOp
 
 # bounds are those of processors that round a product and a sum once
@@ -54,12 +55,13 @@ def test_float32_functions(op, function, low, high, bound):
   assert ulps(elementwise(op, x), want).max() <= bound * ROUNDED_TWICE
 
 
-def test_erf_of_float32():
+@pytest.mark.parametrize(("dtype", "bound"), [(np.float32, 1.3), (np.float64, 2)])
+def test_erf(dtype, bound):
   from math import erf
 
-  x = arguments(-5, 5)
+  x = arguments(-7, 7, dtype)
   want = np.array([erf(float(v)) for v in x])
-  assert ulps(elementwise(Ops.ERF, x), want).max() <= 1.3
+  assert ulps(elementwise(Ops.ERF, x), want, dtype).max() <= bound
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,41 @@ def test_trigonometry_and_tanh_of_float64(op, function, high):
   assert ulps(elementwise(op, x), function(x.astype(np.longdouble)), np.float64).max() <= (
     2.5 if op is Ops.TANH else 1.2
   )
+
+
+def test_powers_of_two_of_float32():
+  x = np.concatenate([arguments(-155, 130), np.arange(-152, 130, dtype=np.float32)])
+  i = loop(x.size, 0)
+  value = codegen_kernels.op(Ops.POW, UOp.const(dtypes.float32, 2.0), load(1, x, i))
+  with np.errstate(all="ignore"):
+    want = np.exp2(x.astype(np.longdouble))
+  assert ulps(run(sink(store(i, value, i, size=x.size)), [x]), want).max() <= 1
+
+
+def test_logarithms_that_are_rounded_to_float32_are_short():
+  """And those of which a difference is taken first are not, for there the leading digits go."""
+  x = np.random.default_rng(5).uniform(0.5, 3e5, 5000).astype(np.float32)
+  y = np.nextafter(x, np.float32(np.inf))
+  i = loop(x.size, 0)
+  op = codegen_kernels.op
+  a, b = (op(Ops.LOG, op(Ops.CAST, load(k, v, i), dtype=dtypes.float64)) for k, v in ((1, x), (2, y)))
+
+  def kernel(value):
+    return sink(store(i, op(Ops.CAST, value, dtype=dtypes.float32), i, size=x.size))
+
+  want = np.log1p((y.astype(np.longdouble) - x) / x)
+  np.testing.assert_allclose(run(kernel(b - a), [x, y]), want, rtol=1e-6)
+  for value, short in (
+    (a, True),
+    (a * 3.0, True),
+    (a * b * 2.0, True),
+    (-a, False),
+    (a - 3.0, False),
+    ((a - b) * 2.0, False),
+  ):
+    assert (a in rounded_to_single(kernel(value))) is short
+  assert a not in rounded_to_single(sink(store(i, a, i, size=x.size)))
+  assert ulps(run(kernel(a), [x]), np.log(x.astype(np.longdouble))).max() <= 0.51
 
 
 @pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.POW])

@@ -13,10 +13,10 @@ import pytest
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.renderer import llvm
-from tinygrad.uop import Ops
+from tinygrad.uop import Ops, ParamArg, UOp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
-from codegen_kernels import load, loop, op, sink, store
+from codegen_kernels import load, loop, num, op, reduce, sink, store
 
 NARROWING = [(a, b) for a, b in itertools.permutations((dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8), 2)]
 NARROWING = [(a, b) for a, b in NARROWING if a.itemsize > b.itemsize]
@@ -68,3 +68,30 @@ def test_what_is_beside_a_narrowed_row_is_left_alone(a, b):
   for n in LENGTHS:
     x = Tensor((np.arange(1, n + 1) << b.bitsize).astype(a.name)).realize()
     np.testing.assert_array_equal(x.stack(x + 1).cast(b).numpy(), np.stack([np.zeros(n), np.ones(n)]).astype(b.name))
+
+
+def test_places_beside_each_other_share_one_that_is_computed():
+  """Four vectors, a constant apart, in each of two buffers: two computed places, and no sum for each vector."""
+  i = loop(640, 0)
+  x = np.arange(640, dtype=np.float32)
+  kernel = sink(store(i, op(Ops.ADD, load(1, x, i), load(1, x, i)), i, size=640))
+  linear = lower_kernel(kernel, dataclasses.replace(Device["CPU"].target, vector_bytes=64))
+  source = llvm.render(linear, "kernel").source
+  places = re.findall(r"getelementptr float, ptr (%v\d+), i64 (\S+)", source)
+  assert len([n for _, n in places if n.startswith("%")]) == len({p for p, n in places if n.startswith("%")}) == 2
+  assert sorted(int(n) for _, n in places if not n.startswith("%")) == [16, 16, 32, 32, 48, 48]
+  assert not re.search(r"= add i64 %v\d+, (16|32|48)\b", source)
+
+
+def test_a_place_within_a_loop_that_may_not_run_is_none_behind_it():
+  """Mutant: places outlive their loop, and the module is not well-formed."""
+  n, one = UOp.variable("n", 0, 9), UOp.const(dtypes.float32, 1.0)
+  memory = UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(0, 20))
+  offsets = [op(Ops.ADD, n, num(k)) for k in (3, 4, 1)]
+  first, second, behind = (op(Ops.INDEX, memory, x, dtype=dtypes.float32) for x in offsets)
+  r = reduce(n, 0)
+  stores = [op(Ops.STORE, place, one, dtype=dtypes.void) for place in (first, second, behind)]
+  within = [offsets[0], first, stores[0], offsets[1], second, stores[1], op(Ops.ENDRANGE, r, dtype=dtypes.void)]
+  source = llvm.render([memory, n, one, r, *within, offsets[2], behind, stores[2]], "kernel").source
+  binding.parse_assembly(source).verify()
+  assert len(re.findall(r"getelementptr float, ptr %v\d+, i64 %", source)) == 2

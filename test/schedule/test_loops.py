@@ -58,3 +58,27 @@ def test_new_loops_are_above_all_that_the_kernels_have():
   assert len({a, b, *new}) == 5 and [r.arg[0] for r in new] == [71, 72, 73]
   copied = ids.copies(kernel(a + b, b, a))
   assert [copied[r].arg[0] for r in (a, b)] == [74, 75]  # in the order that they had
+
+
+def scattered(at, row, *loops):
+  """out[a·24 + b] = the sum of the x[i] whose row is `at`: a SCATTER over one loop of 50."""
+  out, x = (UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(slot, 1 << 20)) for slot in range(2))
+  i = UOp.new(Ops.RANGE, dtypes.index, (index(50),), (9, AxisKind.REDUCE))
+  value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (x, i)),))
+  one = UOp.new(Ops.ONE_HOT, dtypes.float32, (row(i), at, value), Ops.ADD)
+  where = UOp.new(Ops.INDEX, dtypes.float32, (out, loops[0] * 24 + loops[1]))
+  return UOp.sink(
+    UOp.new(Ops.STORE, dtypes.void, (where, UOp.new(Ops.FOLD, dtypes.float32, (one, i), Ops.ADD), *loops))
+  )
+
+
+def test_places_of_updates_join_loops_as_indices_of_memory_do():
+  """Two loops that are a row together, of which a step for each update then is one; not where updates are of the inner
+  one alone, or read a loop. Mutant: they pin their loops, and every update is looked at for each iteration of the
+  outer one."""
+  a, b = loop(0, 30), loop(1, 24)
+  lengths = lambda made: [int(r.src[0].arg) for r in tidy(made).src[0].src[2:]]  # noqa: E731
+  assert lengths(scattered(a * 24 + b, lambda i: i * 7, a, b)) == [720]
+  assert lengths(scattered(a * 24 + b + 5, lambda i: i * 7, a, b)) == [720]
+  assert lengths(scattered(b, lambda i: i * 7, a, b)) == [30, 24]
+  assert lengths(scattered(a * 24 + b, lambda i: i * 7 + a, a, b)) == [30, 24]

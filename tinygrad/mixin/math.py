@@ -5,18 +5,38 @@ import math
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tinygrad.dtype import dtypes, to_dtype
+from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.mixin.base import check_choice
 from tinygrad.mixin.elementwise import Elementwise
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Elementwise)
-# (atan x)/x, |x| <= 1, in x*x, from the highest power: 5e-18 of the result
-ATAN = (1.3232510843605093e-05, -0.0001522366573754924, 0.0008316795837053217, -0.0028859558825863234,
-  0.007198571464736322, -0.013903565408396979, 0.021988145732047954, -0.02990663331734241, 0.03664373062497292,
-  -0.042192722683588396, 0.04722359615581199, -0.052535302041946744, 0.05880530605881942, -0.06666404563057886,
-  0.07692279906757409, -0.09090907009385782, 0.11111111007433314, -0.1428571428259106, 0.1999999999995179,
-  -0.3333333333333307, 1.0)  # fmt: skip
+# (f(x)/x - 1)/x² in x², least squares at Chebyshev nodes, for float64 and what is rounded to float32; with the error
+# of f(x): asin (6e-20, 1e-12) and atanh (3e-20, 6e-12) for |x| <= 1/2, atan (5e-18, 9e-12) and sinh (7e-23, 6e-11) to 1
+SERIES = {
+  "asin": ((0.1666666666666666, 0.07500000000002562, 0.04464285713965629, 0.030381944646400077, 0.022372151547253662,
+    0.017352946390760602, 0.013961859133468275, 0.011586109120318397, 0.009481094432887676, 0.01002362388782477,
+    0.0006356269750115389, 0.024928712305121923, -0.026282034217700246, 0.03372046873270213),
+    (0.1666666662657668, 0.07500005056638288, 0.044640682292376575, 0.030426939213505623, 0.021862084173713575,
+    0.020663838803641817, 0.0019355979209722425, 0.032955634700828754)),
+  "atan": ((-0.3333333333333307, 0.1999999999995179, -0.1428571428259106, 0.11111111007433314, -0.09090907009385782,
+    0.07692279906757409, -0.06666404563057886, 0.05880530605881942, -0.052535302041946744, 0.04722359615581199,
+    -0.042192722683588396, 0.03664373062497292, -0.02990663331734241, 0.021988145732047954, -0.013903565408396979,
+    0.007198571464736322, -0.0028859558825863234, 0.0008316795837053217, -0.0001522366573754924,
+    1.3232510843605093e-05),
+    (-0.333333331298188, 0.1999998531510983, -0.1428534298959688, 0.11106366062058161, -0.0905493176269853,
+    0.07515298932101946, -0.06068485037140739, 0.04436368706850519, -0.026742535880982115, 0.01190874444256929,
+    -0.003376353626194161, 0.0004490475023362902)),
+  "sinh": ((0.16666666666666666, 0.008333333333333333, 0.0001984126984126959, 2.755731922412023e-06,
+    2.5052108345643517e-08, 1.6059050705650406e-10, 7.646476373374103e-13, 2.8483980100874463e-15),
+    (0.16666666489632068, 0.00833335052840652, 0.00019836079798265813, 2.8173635879115642e-06)),
+  "atanh": ((0.33333333333333337, 0.19999999999998344, 0.1428571428595041, 0.11111111094061171, 0.0909090982300999,
+    0.07692287265592669, 0.06667057470556029, 0.058770531675620276, 0.053150752139929786, 0.04391823751302372,
+    0.06259454341585002, -0.030263181054392508, 0.21363735664170416, -0.24500580132294178, 0.2594388644962013),
+    (0.33333333102927726, 0.2000002902195078, 0.14284467912310575, 0.11136852166131471, 0.08799735941993782,
+    0.09576775460384836, -0.0014794787229155384, 0.17897534703470727)),
+}  # fmt: skip
+FAR = 2.0**100  # of whose reciprocal no function here sees anything
 HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
 
 
@@ -126,39 +146,47 @@ class Math(Elementwise):
     """
     return self.sin().div(self.cos())
 
-  def _cosine(self) -> Self:
-    """sqrt(1 - x²), of x the sine of the angle: the product (1 + x)(1 - x) loses nothing, and the derivative of 1 - x²
-    is none of 0 * inf at the ends."""
-    near = self.square().sub(1, reverse=True)
-    exact = self.add(1).mul(self.sub(1, reverse=True))
-    return near.add(exact.sub(near).detach()).sqrt()
+  def _odd(self, function: str, dtype: DType) -> Self:
+    """x + x³·P(x²), which is rounded to `dtype`."""
+    z, (*coefficients, last) = self.square(), SERIES[function][dtype is not dtypes.float64]
+    p = functools.reduce(lambda p, c: p.mul(z).add(c), reversed(coefficients), z.const_like(last))
+    return self.add(self.mul(z).mul(p))
 
-  @in_float64
+  def _arcsine(self) -> tuple[Self, Self]:
+    """(whether |x| <= 1/2, the arc sine in the wider type of x where it is, else of sqrt((1 - |x|)/2)): asin x = pi/2 -
+    2 asin(sqrt((1 - x)/2))."""
+    x = self.cast(self._wide())
+    near = x.detach().abs().le(0.5)
+    half = x.lt(0).where(x, x.neg()).add(1).mul(0.5)
+    return near, near.where(x, near.where(0.25, half).sqrt())._odd("asin", self.dtype)
+
+  @in_float32
   def asin(self) -> Self:
-    """2 atan(x / (1 + sqrt(1 - x²))), in radians.
+    """x + x³·P(x²) for |x| <= 1/2, beyond by asin(x) = pi/2 - 2 asin(sqrt((1 - x)/2)), in radians.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).asin().numpy().round(3))
       [-1.571  0.     1.571]
     """
-    return self.div(self._cosine().add(1)).atan().mul(2)
+    near, angle = self._arcsine()
+    rest = angle.mul(-2).add(math.pi / 2)
+    return near.where(angle, self.lt(0).where(rest.neg(), rest))
 
-  @in_float64
+  @in_float32
   def acos(self) -> Self:
-    """2 atan(sqrt(1 - x²) / (1 + x)), for x below 0 by pi - acos(-x), in radians.
+    """pi/2 - asin(x) for |x| <= 1/2, above 2 asin(sqrt((1 - x)/2)), below pi - acos(-x), in radians.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).acos().numpy().round(3))
       [3.142 1.571 0.   ]
     """
-    below = self.lt(0)
-    size = below.where(self.neg(), self)
-    angle = size._cosine().div(size.add(1)).atan().mul(2)
-    return below.where(angle.sub(math.pi, reverse=True), angle)
+    near, angle = self._arcsine()
+    rest = angle.mul(2)
+    return near.where(angle.sub(math.pi / 2, reverse=True), self.lt(0).where(rest.sub(math.pi, reverse=True), rest))
 
-  @in_float64
+  @in_float32
   def atan(self) -> Self:
     """arctan in radians, by a polynomial on [-1, 1] after atan(x) = pi/2 - atan(1/x).
     Shape: `(..) -> (..)`.
@@ -167,13 +195,15 @@ class Math(Elementwise):
       >>> print(Tensor([-1.0, 0.0, 1.0]).atan().numpy().round(3))
       [-0.785  0.     0.785]
     """
-    big = self.detach().abs().gt(1)
-    t = big.where(big.where(self, 1.0).reciprocal(), self)
-    z = t.square()
-    r = functools.reduce(lambda p, c: p.mul(z).add(c), ATAN, t.const_like(0)).mul(t)
-    return big.where(self.sign().mul(math.pi / 2).sub(r), r)
+    big, wide = self.detach().abs().gt(1), self._wide()
+    x = big.where(self, 1.0).clamp(-FAR, FAR)
+    t = x.reciprocal().cast(wide)
+    if wide is not self.dtype:  # a step of Newton's
+      t = t.mul(x.cast(wide).mul(t).sub(2, reverse=True))
+    r = big.where(t, self.cast(wide))._odd("atan", self.dtype)
+    return big.where(self.lt(0).where(-math.pi / 2, r.const_like(math.pi / 2)).sub(r), r)
 
-  @in_float64
+  @in_float32
   def sinh(self) -> Self:
     """(exp(x) - exp(-x)) / 2, exact near 0.
     Shape: `(..) -> (..)`.
@@ -182,9 +212,10 @@ class Math(Elementwise):
       >>> print(Tensor([0.0, 1.0]).sinh().numpy().round(3))
       [0.    1.175]
     """
-    small = self.abs().lt(1)
-    e = small.where(self, 0.0)._expm1()
-    return small.where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
+    x = self.cast(self._wide())
+    near = x.detach().abs().lt(1)
+    far = x.exp().sub(x.neg().exp()).mul(0.5)
+    return near.where(near.where(x, 0.0)._odd("sinh", self.dtype), far)
 
   @in_float64
   def cosh(self) -> Self:
@@ -226,16 +257,19 @@ class Math(Elementwise):
     r = self.mul(side).sub(1).mul(0.5).sqrt().asinh().mul(2)
     return r.mul(side).add(self.lt(0).where(math.nan, 0.0))
 
-  @in_float64
+  @in_float32
   def atanh(self) -> Self:
-    """log((1 + x) / (1 - x)) / 2; nan outside [-1, 1].
+    """x + x³·P(x²) for |x| <= 1/2, beyond log((1 + x) / (1 - x)) / 2; nan outside [-1, 1].
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-0.5, 0.0, 0.5]).atanh().numpy().round(3))
       [-0.549  0.     0.549]
     """
-    return self._log1p().sub(self.neg()._log1p()).mul(0.5)
+    x = self.cast(self._wide())
+    near = x.detach().abs().le(0.5)
+    far = x.add(1).log().sub(x.sub(1, reverse=True).log()).mul(0.5)
+    return near.where(near.where(x, 0.0)._odd("atanh", self.dtype), far)
 
   # ---- sign
 

@@ -2,9 +2,9 @@
 float32.
 
 Bounds measured in test/codegen/test_decompose.py: for float32 1 ulp of EXP, LOG and POW, 1.1 of TANH, 1.2 of SIN and
-COS, 1.3 of ERF, for float64 2 of EXP and LOG and 1.2 of SIN and COS; infinities, NaN, denormals and the largest
-arguments included. Where a product and a sum are rounded one by one (no FMA), EXP and SIN have up to 5% more. TANH,
-ERF, POW and the SIN and COS of large numbers are calls of the C library for float64.
+COS, 1.3 of ERF, for float64 2 of EXP, LOG, TANH and ERF and 1.2 of SIN and COS; infinities, NaN, denormals and the
+largest arguments included. Where a product and a sum are rounded one by one (no FMA), EXP and SIN have up to 5% more.
+POW and the SIN and COS of large numbers are calls of the C library for float64.
 """
 
 import math
@@ -18,18 +18,37 @@ from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
-# (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result
-_TANH = (-0.333332986, 0.133322418, -0.0538535975, 0.0213065278, -0.00741417659, 0.00158704445)
-# erf(x)/x - 1, x < 1: 1e-9
-_ERF = (0.12837917, -0.37612626, 0.112835996, -0.026854401, 0.005189444, -0.00080199435, 7.885848e-05)
+# (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result; x <= 0.63: 5e-19
+_TANH: dict[DType, Sequence[float]] = {}
+_TANH[dtypes.float32] = (-0.333332986, 0.133322418, -0.0538535975, 0.0213065278, -0.00741417659, 0.00158704445)
+_TANH[dtypes.float64] = (-0.3333333333333331, 0.1333333333332896, -0.05396825396562562, 0.0218694884568255,
+  -0.008863234124011419, 0.0035921121282251993, -0.0014557138283209968, 0.000589399799125986, -0.0002368651594155053,
+  9.129757243783774e-05, -2.9921550740687888e-05, 5.924462468000198e-06)  # fmt: skip
+_TANH_ENDS = {dtypes.float32: (0.8, 20.0), dtypes.float64: (0.63, 40.0)}  # beyond: by exp; of twice that is 1
+# erf(x)/x - 1, x < 1: 1e-9, 1e-19
+_ERF: dict[DType, Sequence[float]] = {}
+_ERF[dtypes.float32] = (0.12837917, -0.37612626, 0.112835996, -0.026854401, 0.005189444, -0.00080199435, 7.885848e-05)
+_ERF[dtypes.float64] = (0.1283791670955126, -0.3761263890318375, 0.11283791670954885, -0.026866170645077788,
+  0.005223977624827565, -0.0008548326981374919, 0.00012055331131078569, -1.4925595726347128e-05, 1.646100773129742e-06,
+  -1.6350388193246509e-07, 1.4660273963736622e-08, -1.1374741276799654e-09, 5.960318004336808e-11)  # fmt: skip
 # 2/3 + 2z/5 + 2z²/7 + …, z = s², s <= (√2 - 1)/(√2 + 1), times z: 1e-11; and the series
 _LOG_SERIES = tuple(2 / (2 * k + 3) for k in range(11))
 _LOG = {dtypes.float32: (0.6666666, 0.40000337, 0.28537238, 0.23583572), dtypes.float64: _LOG_SERIES}
-# log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc
-_LOG_ERFC = (
-  0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716, -2.4981035e-05,
-  2.3446674e-07,
-)  # fmt: skip
+# (log(1 + f) - f)/f^2, 1 + f in [√½, √2]: 2e-11 of the result
+_LOG_OF_SINGLE = (-0.5000000001468831, 0.3333333409117956, -0.2499999636501514, 0.19999893324251394,
+  -0.16666834067736372, 0.1429068961746215, -0.12499754322082685, 0.11009473496858996, -0.09901176324789632,
+  0.09994736718009256, -0.09979518707490391, 0.055092320299535986)  # fmt: skip
+# log(erfc x), weighted by erfc, in x for 0.98 <= x <= 4: 2e-11; in x - 3.5 for 1 <= x <= 6: 2e-19
+_LOG_ERFC: dict[DType, Sequence[float]] = {}
+_LOG_ERFC[dtypes.float32] = (0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716,
+  -2.4981035e-05, 2.3446674e-07)  # fmt: skip
+_LOG_ERFC[dtypes.float64] = (-14.112437402148364, -7.266099588367966, -0.9667530547472561, -0.005225658176636568,
+  0.0008736875393253343, -0.00014729749538365105, 2.4386076470393392e-05, -3.89091391779324e-06, 5.840327284300652e-07,
+  -8.092596871796482e-08, 1.095737213515212e-08, 9.845732324003447e-10, 8.3126743824902e-10, -3.495863513993794e-11,
+  -3.6852267781265997e-10, -2.442650271874567e-10, -9.357933994533008e-11, -2.150818702461748e-11,
+  -2.9150406027498626e-12, -1.7750494188964841e-13)  # fmt: skip
+# beyond the first erf rounds to 1; the second is where the series begins
+_ERF_ENDS = {dtypes.float32: (4.0, 0.0), dtypes.float64: (6.0, 3.5)}
 # (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result; and by Taylor's series
 _SIN = {dtypes.float32: (-0.16666655, 0.00833218824, -0.00019518099)}
 _COS = {dtypes.float32: (0.0416666456, -0.00138873106, 2.44325529e-05)}
@@ -44,6 +63,10 @@ _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.9082149292
 # (exp r - 1 - r)/r^2, |r| <= ln(2)/2: 3e-9 of exp r; and by Taylor's series
 _TAYLOR = tuple(1 / math.factorial(k) for k in range(2, 14))
 _EXPM1 = {dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.0013815127), dtypes.float64: _TAYLOR}
+# (2^r - 1)/r, |r| <= 1/2: 2e-9 of 2^r
+_EXP2M1 = (0.6931472065705698, 0.24022651243186793, 0.055503273922442045, 0.009618015450807559, 0.0013400384542500018,
+  0.00015473252212055963)  # fmt: skip
+_EXP2_ENDS = (-151.0, -126.0, 128.0)
 # below: exp is 0, may be denormal; from: infinite
 _EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
@@ -127,13 +150,23 @@ def normal_exp(x: UOp, shift: UOp | None = None) -> UOp:
   return scaled(polynomial(r, (1.0, 1.0, *_EXPM1[x.dtype])), n if shift is None else add(n, shift))
 
 
+def normal_exp2(x: UOp, shift: UOp) -> UOp:
+  """2**(x + shift) = 2**(n + shift)·2**r, r = x - n, |r| <= 1/2, where that is normal."""
+  m, n = rounded(x)
+  return scaled(polynomial(sub(x, m), (1.0, *_EXP2M1)), add(n, shift))
+
+
 def lower_exp(x: UOp) -> UOp:
+  return with_ends(x, normal_exp, _EXP_ENDS[x.dtype])
+
+
+def with_ends(x: UOp, normal: Callable[[UOp, UOp], UOp], ends: tuple[float, float, float]) -> UOp:
   """exp(x), where it may be denormal in two steps. What is certain to be 0, as in masked attention, is not computed:
   processors take a hundred times as long for products that underflow."""
-  low, tiny, high = _EXP_ENDS[x.dtype]
+  low, tiny, high = ends
   nothing = less(x, low)
   denormal = alu(Ops.AND, less(x, tiny), alu(Ops.NOT, nothing))
-  size = normal_exp(x, where(denormal, 64, const(_SIGNED[x.dtype], 0)))
+  size = normal(x, where(denormal, 64, const(_SIGNED[x.dtype], 0)))
   size = mul(size, where(denormal, 2.0**-64, const(x.dtype, 1.0)))
   return where(nothing, 0.0, where(less(x, high), size, mul(x, math.inf)))
 
@@ -160,9 +193,18 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
   return cast(e, x.dtype), sub(bitcast(sub(bitcast(x, signed), alu(Ops.SHL, e, mantissa)), x.dtype), 1.0)
 
 
-def lower_log(x: UOp) -> UOp:
-  out = where(less(x, 0.0), math.nan, where(less(x, math.inf), log_of(*normalized(x)), x))
-  return unlikely(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), log_of(x))
+def lower_log(x: UOp, of: Callable[..., UOp] | None = None) -> UOp:
+  of = of or log_of
+  usual = of(x)
+  out = where(less(x, 0.0), math.nan, where(less(x, math.inf), of(*normalized(x)), cast(x, usual.dtype)))
+  return unlikely(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), usual)
+
+
+def log_in_double(x: UOp, k: UOp | None = None) -> UOp:
+  """log(x·2**k) of a float32 as a float64 that is 2e-11 from it: (n + k)·ln 2 + f + f²·P(f), which has no quotient."""
+  n, f = exponent_of(x)
+  n, f = (cast(y, dtypes.float64) for y in (n if k is None else add(n, k), f))
+  return add(mul(n, math.log(2)), add(f, mul(mul(f, f), polynomial(f, _LOG_OF_SINGLE))))
 
 
 def log_of(x: UOp, k: UOp | None = None) -> UOp:
@@ -177,21 +219,22 @@ def log_of(x: UOp, k: UOp | None = None) -> UOp:
 
 
 def lower_tanh(x: UOp) -> UOp:
-  """tanh(x) = a + a³·P(a²) for a = |x| <= 0.8, else 1 - 2/(exp(2a) + 1), which from 9.1 on is 1, with the sign of
-  x."""
-  a = absolute(x)
+  """tanh(x) = a + a³·P(a²) for small a = |x|, else 1 - 2/(exp(2a) + 1), which of large a is 1, with the sign of x."""
+  a, (small, large) = absolute(x), _TANH_ENDS[x.dtype]
   z = mul(a, a)
-  inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
-  e = normal_exp(alu(Ops.MIN, add(a, a), 20.0))
+  inner = add(a, mul(mul(a, z), polynomial(z, _TANH[x.dtype])))
+  e = normal_exp(alu(Ops.MIN, add(a, a), large))
   outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(e, 1.0)))
-  return with_sign_of(where(less(const(x.dtype, 0.8), a), outer, inner), x)  # NaN is inner
+  return with_sign_of(where(less(const(x.dtype, small), a), outer, inner), x)  # NaN is inner
 
 
 def lower_erf(x: UOp) -> UOp:
-  """erf(x) = x + x·P(x²) for |x| <= 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
-  a = absolute(x)
-  inner = add(x, mul(x, polynomial(mul(x, x), _ERF)))
-  outer = alu(Ops.SUB, const(x.dtype, 1.0), normal_exp(polynomial(alu(Ops.MIN, a, 4.0), _LOG_ERFC)))
+  """erf(x) = x + x·P(x²) for |x| <= 1, else 1 - exp(Q(|x|)) with the sign of x; beyond an end it rounds to 1."""
+  a, (end, centre) = absolute(x), _ERF_ENDS[x.dtype]
+  inner = add(x, mul(x, polynomial(mul(x, x), _ERF[x.dtype])))
+  at = alu(Ops.MIN, a, end)
+  log = polynomial(sub(at, centre) if centre else at, _LOG_ERFC[x.dtype])
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), normal_exp(log))
   return where(less(const(x.dtype, 1.0), a), with_sign_of(outer, x), inner)  # NaN is inner
 
 
@@ -299,6 +342,8 @@ def power(x: UOp, k: UOp, y: UOp, limited: Callable[[UOp, float], UOp]) -> tuple
 
 def lower_pow(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
+  if x.op is Ops.CONST and x.arg == 2:
+    return with_ends(y, normal_exp2, _EXP2_ENDS)
   m, n, bits = power(x, const(x.dtype, 0.0), y, lambda p, _: p)
   usual = alu(Ops.AND, is_normal(x), less(absolute(n), 125.0))
   return unlikely(usual, any_power(x, y), scaled(m, bits))
@@ -325,8 +370,8 @@ def any_power(x: UOp, y: UOp) -> UOp:
 
 # of any float; the others of float64 are calls
 _FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.SIN: lower_sin}
-_FUNCTIONS |= {Ops.COS: partial(lower_sin, op=Ops.COS)}
-_FLOAT32 = _FUNCTIONS | {Ops.TANH: lower_tanh, Ops.ERF: lower_erf, Ops.POW: lower_pow}
+_FUNCTIONS |= {Ops.COS: partial(lower_sin, op=Ops.COS), Ops.TANH: lower_tanh, Ops.ERF: lower_erf}
+_FLOAT32 = _FUNCTIONS | {Ops.POW: lower_pow}
 
 
 def _from_narrow(x: UOp) -> UOp:
@@ -436,9 +481,20 @@ def _function(u: UOp, own: Container[str]) -> UOp:
   return u if lowered is None else lowered(*u.src)
 
 
+def rounded_to_single(sink: UOp) -> set[UOp]:
+  """The float64s that nobody sees more of than a float32 has: multiplied at most, and then rounded."""
+  order, seen = sink.toposort(), set[UOp]()
+  for u in reversed(order):
+    narrowed = u.op is Ops.CAST and dtypes.is_float(u.dtype) and u.dtype.itemsize <= 4
+    if not narrowed and not (u.op is Ops.MUL and u.dtype is dtypes.float64 and u not in seen):
+      seen.update(u.src)
+  return {u for u in order if u not in seen and u.dtype is dtypes.float64}
+
+
 def decompose(sink: UOp, target: Target) -> UOp:
   """The kernel with functions and narrow floats taken apart, but for what the target has itself."""
   as_bits, own = tuple(d for d in _NARROW if d not in target.converts), target.functions
+  short = rounded_to_single(sink)
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONST and u.dtype in as_bits:
@@ -446,6 +502,8 @@ def decompose(sink: UOp, target: Target) -> UOp:
       return bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
     if u.op is Ops.CAST:
       return _convert(src[0], u.dtype, as_bits)
+    if u.op is Ops.LOG and u in short and src[0].op is Ops.CAST and src[0].src[0].dtype is dtypes.float32:
+      return lower_log(src[0].src[0], log_in_double)
     if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op is not Ops.WHERE and u.op is not Ops.BITCAST):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
       return _widened(u, src, as_bits, own) if narrow else _function(on_sources(u, src), own)

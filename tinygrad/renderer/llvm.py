@@ -92,6 +92,18 @@ def fused_products(linear: Sequence[UOp]) -> dict[UOp, int]:
   return fused
 
 
+def is_beside(offset: UOp) -> bool:
+  """Whether an offset is another one and a number."""
+  return offset.op is Ops.ADD and offset.dtype is dtypes.index and offset.src[1].op is Ops.CONST
+
+
+def only_in_places(linear: Sequence[UOp]) -> set[UOp]:
+  """Sums with a number that nothing reads but places, which take the number in themselves."""
+  one = {u.src[1] for u in linear if u.op is Ops.INDEX and u.src[0].dtype.count == 1 and is_beside(u.src[1])}
+  read = {s for u in linear for i, s in enumerate(u.src) if u.op is not Ops.INDEX or i != 1 or u.src[0].dtype.count > 1}
+  return one - read
+
+
 def is_taken(u: UOp, i: int) -> bool:
   return u.src[i].op is Ops.MUL
 
@@ -110,9 +122,10 @@ class LLVMRenderer:
 
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
     self.linear, self.name, self.fused = linear, name, fused_products(linear)
-    self.within = {u.src[i] for u, i in self.fused.items()}
+    self.within = {u.src[i] for u, i in self.fused.items()} | only_in_places(linear)
     self.names, self.declared = ScopedNames[str](), dict[str, None]()
     self.bytes = ScopedNames[str]()  # bools as they lie in memory: lanes of single bits are slow to bring into order
+    self.bases: list[dict[tuple[str, UOp], str]] = [{}]  # of each open loop: places by memory and offset
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
@@ -195,6 +208,7 @@ class LLVMRenderer:
         self.body += [f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
         self.names.close()
         self.bytes.close()
+        self.bases.pop()
       case Ops.ACC:
         self.names[u] = out = self.fresh()
         self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
@@ -223,6 +237,7 @@ class LLVMRenderer:
     self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ], [ {r}.next, %latch{tag} ]")
     self.names.open()
     self.bytes.open()
+    self.bases.append({})
 
   def peer(self, u: UOp) -> str:
     """The pointer of one device's buffer, from the table."""
@@ -241,10 +256,17 @@ class LLVMRenderer:
     return self.call(result, f"llvm.masked.{name}.{kind}.{f'v{n}' if many else ''}p0", args)
 
   def index(self, u: UOp) -> str:
+    """A place; one that is constantly far from another by way of that: LLVM then has less to find out."""
     memory, offset = u.src[0], u.src[1]
-    element, at = ir_type(u.dtype.scalar(), memory=True), f"{ir_type(offset.dtype)} {self.operand(offset)}"
-    pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
-    return self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {at}")
+    element, start = ir_type(u.dtype.scalar(), memory=True), self.operand(memory)
+    if offset.dtype is not dtypes.index or memory.dtype.count > 1:
+      pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
+      return self.ins(f"getelementptr {element}, {pointer} {start}, {ir_type(offset.dtype)} {self.operand(offset)}")
+    at, beside = (offset.src[0], offset.src[1].arg) if is_beside(offset) else (offset, 0)
+    key = f"{element}, ptr {start}", at
+    if (base := next((of[key] for of in self.bases if key in of), None)) is None:
+      base = self.bases[-1][key] = self.ins(f"getelementptr {key[0]}, i64 {self.operand(at)}")
+    return self.ins(f"getelementptr {element}, ptr {base}, i64 {beside}") if beside else base
 
   @staticmethod
   def scattered(index: UOp) -> bool:
@@ -382,8 +404,6 @@ class LLVMRenderer:
         return self.ins(f"fdiv {kind} {self.splat(1.0, dtype)}, {xs[0]}")
       case Ops.DOT:
         return self.dot(u, xs)
-      case Ops.ERF:
-        return self.erf(xs[0], dtype)
       case Ops.MAX | Ops.MIN if is_float:
         return self.extremum(u, xs)
       case Ops.MAX | Ops.MIN:
@@ -441,16 +461,6 @@ class LLVMRenderer:
   def splat(self, value: float, dtype: DType) -> str:
     literal = _literal(value, dtype.scalar())
     return literal if dtype.count == 1 else f"splat ({ir_type(dtype.scalar())} {literal})"
-
-  def erf(self, x: str, dtype: DType) -> str:
-    """The C library's, for each lane of float64."""
-    if dtype.count == 1:
-      return self.call("double", "erf", [("double", x)])
-    kind, out = ir_type(dtype), "poison"
-    for i in range(dtype.count):
-      y = self.call("double", "erf", [("double", self.ins(f"extractelement {kind} {x}, i32 {i}"))])
-      out = self.ins(f"insertelement {kind} {out}, double {y}, i32 {i}")
-    return out
 
   def fold_lanes(self, u: UOp, code: str, x: Typed) -> str:
     """All lanes reduced to one; floats pairwise."""

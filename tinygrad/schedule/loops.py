@@ -72,12 +72,12 @@ def join_ranges(sink: UOp) -> UOp:
   for u in sink.toposort():
     if u.op in RANGES_FROM:
       loops.append(u.src[RANGES_FROM[u.op] :])
-    if u.op is Ops.INDEX:
+    if u.op is Ops.INDEX or u.op is Ops.ONE_HOT:  # of which the second source is a place, of a row
       terms = linear(u.src[1]).terms
       indices.append(terms)
       pinned = pinned.union(*(ranges_in(x, memo) for x in terms if x.op is not Ops.RANGE))
-      if u.src[0].op is Ops.PEER:
-        pinned |= ranges_in(u.src[0].src[1], memo)
+      if u.src[0].op is not Ops.PARAM:
+        pinned |= ranges_in(u.src[0], memo)
     elif u.dtype is not dtypes.index and u.op is not Ops.PEER:
       for s in u.src[: RANGES_FROM.get(u.op, len(u.src))]:
         if s.dtype is dtypes.index:
