@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from tinygrad.codegen.row_blocks import all_rows, indices, ranges_below
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
+from tinygrad.numerics.idle_blocks import block_limits
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, plain
@@ -115,7 +116,8 @@ def clip_loops(kernel: UOp) -> UOp:
   if len(kernel.src) == 1:
     return kernel
   limits = loop_limits(kernel.src, all_rows(kernel.src))
-  return UOp.sink(*kernel.src, *(UOp.new(Ops.CMPLT, dtypes.bool, (r, at.uop())) for r, at in limits.items()))
+  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at.uop())) for r, at in limits.items())
+  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
 
 
 def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
