@@ -14,15 +14,16 @@ from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.heuristics.gpu import power_of_two
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
-from tinygrad.codegen.primitives.split import split_loop
+from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
 from tinygrad.codegen.row_blocks import indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.numerics.idle_blocks import blocks_of_rows
 from tinygrad.numerics.own_memory import is_own
-from tinygrad.uop import AxisKind, Ops, UOp, simplify
-from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
@@ -55,9 +56,10 @@ def in_groups(
   (block,), parts = split_loop(rows[-1], team.rows, None, ids, "clamp")
   outer, row = parts["o"], parts["i"]
   # what is beyond the last row has memory of its own to write to, as it is read; but no other
-  bounded = within_limits(limits, rows[-1], outer, team.rows, ids)
-  moved = UOp.sink(*in_local_memory(stores, row, team.rows, ids))
-  stores = Rebinding(moved, {rows[-1]: [replace(block, guard=None)], **bounded}).kernel.src
+  shorter = {rows[-1]: [replace(block, guard=None)]}
+  for r, begin, count in blocks_of_rows(limits, rows[-1], at(index(0), (outer, team.rows)), team.rows):
+    shorter[r] = [Version(at(begin, (new := ids.loop(count, r.arg[1]), 1)), (new,))]
+  stores = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), shorter).kernel.src
   if (exists := block.guard) is not None:
     stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
   grid = Grid()
@@ -67,31 +69,6 @@ def in_groups(
     if n > 1:
       grid[name] = ids.loop(index(n), AxisKind.LOCAL)
   return Rebinding(UOp.sink(*stores), bind(blocks, grid["groups"]) if blocks else {}).kernel, grid, row
-
-
-def within_limits(
-  limits: Sequence[UOp], row: UOp, outer: UOp | None, count: int, ids: LoopIds
-) -> dict[UOp, list[Version]]:
-  """Loops that nests share, from the first block to the last in which any of a group's rows has something to do."""
-  first = Affine(0, {} if outer is None else {outer: count})
-
-  def most(op: Ops, x: UOp) -> UOp:
-    ends = (substitute_free(x, {row: first.plus(Affine(i)).uop()}) for i in (0, count - 1))
-    return UOp.new(op, dtypes.index, tuple(ends))
-
-  out = dict[UOp, list[Version]]()  # a first block is one that there is
-  for r in dict.fromkeys(s for x in limits for s in x.src if s.op is Ops.RANGE and s.arg[1] is AxisKind.REDUCE):
-    begin, end = index(0), r.src[0]
-    for x, y in (limit.src for limit in limits):
-      if x is r:
-        end = UOp.new(Ops.MIN, dtypes.index, (end, most(Ops.MAX, y)))
-      elif y is r:
-        begin = UOp.new(Ops.MAX, dtypes.index, (begin, most(Ops.MIN, x) + 1))
-    begin = UOp.new(Ops.MIN, dtypes.index, (begin, r.src[0] - 1))
-    left = simplify(UOp.new(Ops.MAX, dtypes.index, (end - begin, index(0))))
-    new = ids.loop(left, AxisKind.REDUCE)
-    out[r] = [Version(simplify(begin + new), (new,))]
-  return out
 
 
 def is_kept(store: UOp) -> bool:

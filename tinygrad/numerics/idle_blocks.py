@@ -15,13 +15,14 @@ from math import inf
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index, plain
 from tinygrad.uop.cards import evaluate
+from tinygrad.uop.rewrite import substitute_free
 
 Values = Mapping[UOp, UOp]  # of nodes, what they are
 Contents = dict[UOp, UOp | None]  # of memory that has been written in the iteration; None: nothing is known of it
-Bound = tuple[UOp, bool]  # an iteration, as an expression of rows; whether what is from there on is idle, or what is before
+Bound = tuple[UOp, bool]  # an iteration, by rows; whether those from there on are idle, or those before
 MOST_WAYS = 5  # conditions that are looked at both ways
 
 
@@ -42,6 +43,25 @@ def block_limits(stores: Sequence[UOp]) -> Iterator[UOp]:
         met.add(beyond)
         before = UOp.new(Ops.ADD, dtypes.index, (at, index(-1)))
         yield UOp.new(Ops.CMPLT, dtypes.bool, (block, at) if beyond else (before, block))
+
+
+def blocks_of_rows(limits: Sequence[UOp], row: UOp, first: UOp, count: int) -> Iterator[tuple[UOp, UOp, UOp]]:
+  """Of loops with such limits (loop, the first block, how many) in which any of `count` rows from `first` on has
+  something to do. The first is a block that there is."""
+
+  def of_rows(op: Ops, x: UOp) -> UOp:  # it rises with the rows, or falls
+    ends = (substitute_free(x, {row: affine(first, {}).plus(Affine(i)).uop()}) for i in (0, count - 1))
+    return UOp.new(op, dtypes.index, tuple(ends))
+
+  for r in dict.fromkeys(s for x in limits for s in x.src if s.op is Ops.RANGE and s.arg[1] is AxisKind.REDUCE):
+    begin, end = index(0), r.src[0]
+    for x, y in (limit.src for limit in limits):
+      if x is r:
+        end = UOp.new(Ops.MIN, dtypes.index, (end, of_rows(Ops.MAX, y)))
+      elif y is r:
+        begin = UOp.new(Ops.MAX, dtypes.index, (begin, of_rows(Ops.MIN, x) + 1))
+    begin = simplify(UOp.new(Ops.MIN, dtypes.index, (begin, r.src[0] - 1)))
+    yield r, begin, simplify(UOp.new(Ops.MAX, dtypes.index, (end - begin, index(0))))
 
 
 def turns(u: UOp, block: UOp, rows: set[UOp]) -> Iterator[tuple[Bound, bool]]:
@@ -85,7 +105,7 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
     own = prod(int(r.src[0].vmax) for r in loops if r in where.src[1].toposort())
     if memory.arg.slot >= 0 or memory in before or memory in outside or own != memory.arg.size:
       return False
-    content = value_of(value, known, written)
+    content = with_known(value, known, written)
     alone = content is not None and all(r not in content.toposort() for r in loops)
     written[memory] = content if alone else None
   return True
@@ -93,7 +113,7 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
 
 def is_the_same(value: UOp, want: UOp, known: Values, written: Contents, ways: int = MOST_WAYS) -> bool:
   """Whether a value is `want`, whatever is not known."""
-  if (v := value_of(value, known, written)) is want:
+  if (v := with_known(value, known, written)) is want:
     return True
   open_one = next((u.src[0] for u in v.toposort() if u.op is Ops.WHERE), None) if v is not None and ways else None
   if open_one is None:
@@ -104,7 +124,7 @@ def is_the_same(value: UOp, want: UOp, known: Values, written: Contents, ways: i
   return all(is_the_same(value, want, some, written, ways - 1) for some in more)
 
 
-def value_of(root: UOp, known: Values, written: Contents) -> UOp | None:
+def with_known(root: UOp, known: Values, written: Contents) -> UOp | None:
   """A value with what is known put in, of memory as it was before the iteration; None if nothing is known of it."""
   made: dict[UOp, UOp | None] = {}
   for u in root.toposort(lambda u: u.dtype is not dtypes.index and u.op is not Ops.INDEX):
@@ -134,8 +154,8 @@ def folded(u: UOp, src: Sequence[UOp | None]) -> UOp | None:
   """An elementwise op of such values. What 0 is multiplied with, and -inf added to, is taken for finite."""
   x, y = src[0], src[1] if len(src) > 1 else None
   numbers = [s.arg if s is not None and s.op is Ops.CONST else None for s in src]
-  if u.op is Ops.WHERE:
-    return src[1 if numbers[0] else 2] if numbers[0] is not None else src[1] if src[1] is src[2] else made_of(u, src)
+  if u.op is Ops.WHERE and (numbers[0] is not None or src[1] is src[2]):
+    return src[1 if numbers[0] else 2]
   if all(n is not None for n in numbers):
     with numpy.errstate(all="ignore"):
       values = [numpy.asarray(n, to_numpy_dtype(s.dtype)) for n, s in zip(numbers, u.src)]
@@ -143,14 +163,14 @@ def folded(u: UOp, src: Sequence[UOp | None]) -> UOp | None:
   for one, other in ((numbers[0], y), (numbers[-1], x)):
     if u.op is Ops.MUL and one == 0:
       return UOp.const(u.dtype, 0)
-    if u.op in (Ops.AND, Ops.OR) and u.dtype is dtypes.bool and one is (u.op is Ops.OR):
+    if (u.op is Ops.AND or u.op is Ops.OR) and u.dtype is dtypes.bool and one is (u.op is Ops.OR):
       return UOp.const(dtypes.bool, one)
     if (u.op is Ops.MUL and one == 1) or (u.op is Ops.ADD and one == 0) or (u.op is Ops.MAX and one == -inf):
       return other
   if (u.op is Ops.ADD and -inf in numbers) or (u.op is Ops.SUB and numbers[0] == -inf):
     return UOp.const(u.dtype, -inf)
-  return made_of(u, src)
+  return with_sources(u, src)
 
 
-def made_of(u: UOp, src: Sequence[UOp | None]) -> UOp | None:
+def with_sources(u: UOp, src: Sequence[UOp | None]) -> UOp | None:
   return None if None in src else u.replace(src=tuple(s for s in src if s is not None))

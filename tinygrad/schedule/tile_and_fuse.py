@@ -21,6 +21,7 @@ MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
 RECOMPUTE_ON_GRID = 1 << 20  # the same on a grid, where bytes and operations say whether it pays
+WIDE = 80  # operations, as STREAMED, of what no core multiplies
 WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row
 LOOK_BACK = 64  # groups that a kernel may join across others
 Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
@@ -159,7 +160,8 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
           group = None if first is None else joined_groups(first, reader, ids, target)
         if group is not None:
           temps[spare] = temps[t]
-          group = replace(group, streams=group.streams or (target.threads and have_columns(group)))
+          columns = any(r not in group.rows for s in group.stores for r in s.src[2:])  # of a row of its own
+          group = replace(group, streams=group.streams or (target.threads and columns))
           if q != i:
             out[i] = Place([], None, set(), set())
           members = [*out[q].members, *place.members]
@@ -167,11 +169,6 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
           break
   out[:] = [p for p in out if p.members]
   drop_unread(out, temps)
-
-
-def have_columns(group: Group) -> bool:
-  """Whether a store has loops of its own, beside the rows."""
-  return any(r not in group.rows for s in group.stores for r in s.src[2:])
 
 
 def pays(store: UOp, anew: Container[int], target: Target) -> bool:
@@ -182,7 +179,9 @@ def pays(store: UOp, anew: Container[int], target: Target) -> bool:
   read = {x.slot: x.nbytes for x in found if not x.written}
   if not target.threads:
     return nbytes >= RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE)
-  return 2 * sum(n for s, n in read.items() if s not in anew) < nbytes and work(store) <= 2 * STREAMED * nbytes
+  # of what is narrow cores multiply several times as much
+  most = STREAMED if target.cores and any(u.op is Ops.LOAD and u.dtype.itemsize < 4 for u in store.toposort()) else WIDE
+  return 2 * sum(n for s, n in read.items() if s not in anew) < nbytes and work(store) <= most * nbytes
 
 
 def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
