@@ -381,9 +381,22 @@ def test_what_is_written_before_it_is_read_again_is_not_put_off(whole):
   np.testing.assert_allclose(got, (s * s.sum(-1, keepdims=True)).sum(-1), rtol=1e-3, atol=1e-3)
 
 
-def test_what_has_no_such_law_is_computed_in_other_ways(whole):
+def test_what_needs_a_total_of_all_elements_takes_another_sweep(whole, monkeypatch):
   scores, s, v, w, given = attended((40, 8), 96)
-  agrees((scores - scores.max(-1, keepdim=True)) @ v, (s - s.max(-1, keepdims=True)) @ w, given, kernels=3)
+  y, want = (scores - scores.max(-1, keepdim=True)) @ v, (s - s.max(-1, keepdims=True)) @ w
+  agrees(y, want, given)
+  sizes = set()
+  for keys in (128, 256):
+    longer, _, w, _, _ = attended((40, 8), keys)
+    (kernel,) = kernels_of((longer - longer.max(-1, keepdim=True)) @ w, target=EAGER)
+    sizes.add(memory_of_rows(kernel))
+  assert len(sizes) == 1, "blocks of scores, for any number of keys"
+  monkeypatch.setattr(streaming, "SWEEPS", 1)
+  agrees(y, want, given, kernels=3)
+
+
+def test_what_has_no_such_law_is_computed_in_other_ways(whole):
+  scores, s, _, _, given = attended((40, 8), 96)
   agrees(
     scores.log_softmax(),
     s - s.max(-1, keepdims=True) - np.log(np.exp(s - s.max(-1, keepdims=True)).sum(-1, keepdims=True)),

@@ -15,9 +15,11 @@ from packaging.requirements import Requirement
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
 from tinygrad.dtype import dtypes
+from tinygrad.engine import compile as engine
 from tinygrad.engine import run
-from tinygrad.helpers import Context
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.runtime import cuda, queues
+from tinygrad.schedule import tile_and_fuse
 
 if not cuda_emulator.has_compiler():
   pytest.skip("the emulated driver compiles kernels for the host with g++", allow_module_level=True)
@@ -761,6 +763,30 @@ def test_gradients_of_attention_with_products_on_cores(module, lazy):
   inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / np.sqrt(32)
   for have, want in zip(got, (inner @ b, inner.swapaxes(-1, -2) @ a, weights.swapaxes(-1, -2) @ d), strict=True):
     np.testing.assert_allclose(have.float().numpy(), want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("kind", "error"), [("float32", 1e-5), ("bfloat16", 8e-2), ("float16", 1e-2)])
+def test_gradients_of_attention_keep_no_weights(module, lazy, kind, error, causal):
+  """What is quadratic in the length is computed again, block by block, by whoever reads it."""
+  numbers, plans, make = np.random.default_rng(0), [], engine.make_plan
+  q, k, v, g = (Tensor(numbers.standard_normal((6, 96, 16)), device="EMULATED").cast(kind).realize() for _ in range(4))
+  a, b, c, d = (x.float().numpy().astype(np.float64) for x in (q, k, v, g))
+  out = q.scaled_dot_product_attention(k, v, is_causal=causal)
+  with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
+    patch.setattr(tile_and_fuse, "RECOMPUTE_ON_GRID", 1 << 10)
+    patch.setattr(engine, "make_plan", lambda *args: plans.append(make(*args)) or plans[-1])
+    got = (out, *out.gradient(q, k, v, gradient=g))
+    Tensor.realize(*got)
+  assert [len(p.items) for p in plans] == [4] and sum(t.nbytes for t in plans[0].temps) == 3 * 6 * 96 * 4
+  scores = np.where(np.tri(96, dtype=bool) | (not causal), a @ b.swapaxes(-1, -2) / 4, -np.inf)
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  up = d @ c.swapaxes(-1, -2)
+  inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / 4
+  wanted = weights @ c, inner @ b, inner.swapaxes(-1, -2) @ a, weights.swapaxes(-1, -2) @ d
+  for have, want in zip(got, wanted, strict=True):
+    np.testing.assert_allclose(have.float().numpy(), want, rtol=error, atol=error)
 
 
 def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):

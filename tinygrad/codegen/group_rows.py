@@ -13,13 +13,14 @@ from tinygrad.codegen.analysis.accesses import folds_of, size
 from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.heuristics.gpu import power_of_two
 from tinygrad.codegen.primitives.bind import bind
-from tinygrad.codegen.primitives.rebind import Rebinding, gated
-from tinygrad.codegen.primitives.split import split_loop
+from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
+from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
 from tinygrad.codegen.row_blocks import indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.numerics.idle_blocks import blocks_of_rows
 from tinygrad.numerics.own_memory import is_own
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
@@ -46,15 +47,19 @@ def have_nests(stores: Sequence[UOp]) -> bool:
   return len(loops) > 1 or any(s.src[0].src[0].arg.slot < 0 for s in stores)
 
 
-def in_groups(stores: Sequence[UOp], target: Target, ids: LoopIds) -> tuple[UOp, Grid, UOp | None]:
+def in_groups(
+  stores: Sequence[UOp], limits: Sequence[UOp], target: Target, ids: LoopIds
+) -> tuple[UOp, Grid, UOp | None]:
   """The kernel of a group, its grid, and the loop over the rows that it has, if there are several."""
   rows = shared_rows(stores)
   team = team_for(stores, rows, target)
   (block,), parts = split_loop(rows[-1], team.rows, None, ids, "clamp")
   outer, row = parts["o"], parts["i"]
   # what is beyond the last row has memory of its own to write to, as it is read; but no other
-  kernel = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), {rows[-1]: [replace(block, guard=None)]})
-  stores = kernel.kernel.src
+  shorter = {rows[-1]: [replace(block, guard=None)]}
+  for r, begin, count in blocks_of_rows(limits, rows[-1], at(index(0), (outer, team.rows)), team.rows):
+    shorter[r] = [Version(at(begin, (new := ids.loop(count, r.arg[1]), 1)), (new,))]
+  stores = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), shorter).kernel.src
   if (exists := block.guard) is not None:
     stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
   grid = Grid()

@@ -195,18 +195,19 @@ class Linearizer:
   def fill_ahead(self, stores: Sequence[UOp], r: UOp, level: int, ahead: int) -> None:
     """Memory in blocks that iterations of r take in turn: the first are filled before the loop, and in each iteration,
     when what it needs has come and no thread is still at the one before, that of `ahead` iterations later."""
-    v, count = self.values, int(r.src[0].arg)
+    v, end = self.values, r.src[0]
     with v.outside(level - 1):
       self.barrier()
       for n in range(ahead):
-        self.begin([substitute_free(s, {r: index(n)}) for s in stores] if n < count else [])
+        first = index(n) if end.op is Ops.CONST else within_bounds(index(n), end)
+        self.begin([substitute_free(s, {r: first}) for s in stores] if n < end.vmax else [])
     with v.outside(level):
       # what is filled one iteration ahead comes after what others have filled since
       beside = sum(bool(v.deps(u) & v.bit(r)) for u in self.ahead.values())
       self.barrier(max(beside, 1) - 1 if ahead == 1 else ahead - 1)
       later = UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))
-      there = UOp.new(Ops.CMPLT, dtypes.bool, (later, index(count)))
-      moved = [substitute_free(s, {r: within_bounds(later, r.src[0])}) for s in stores]
+      there = UOp.new(Ops.CMPLT, dtypes.bool, (later, end))
+      moved = [substitute_free(s, {r: within_bounds(later, end)}) for s in stores]
       self.begin([s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved])
 
   def begin(self, stores: Sequence[UOp]) -> None:

@@ -10,21 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tinygrad.codegen.row_blocks import all_rows, indices, ranges_below
-from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.helpers import numpy
+from tinygrad.dtype import dtypes
+from tinygrad.numerics.idle_blocks import block_limits, with_known
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine, plain
-from tinygrad.uop.cards import evaluate
 
 # memory -> the length of a row in it and where that begins, from which element on it holds a constant, and which
 Known = dict[UOp, tuple[tuple[UOp, Affine | None], Affine, UOp]]
 MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
-
-
-def is_value(u: UOp) -> bool:
-  """Arithmetic on numbers, or a number: nothing of it is an index."""
-  return u.dtype is not dtypes.index and (u.op in GroupOp.Elementwise or u.op is Ops.CONST or u.op is Ops.LOAD)
 
 
 class Forms:
@@ -62,35 +56,18 @@ class Beyond:
 
   def __init__(self, r: UOp, limit: Affine, known: Known, forms: Forms) -> None:
     self.r, self.limit, self.known, self.forms = r, limit, known, forms
-    self.values: dict[UOp, UOp | None] = {}
 
   def value(self, root: UOp) -> UOp | None:
-    for u in root.toposort(lambda u: u not in self.values and is_value(u)):
-      self.values[u] = self.value_of(u)
-    return self.values.get(root)
+    v = with_known(root, {u: x for u in root.toposort() if (x := self.constant(u)) is not None}, {})
+    return v if v is not None and v.op is Ops.CONST else None
 
-  def value_of(self, u: UOp) -> UOp | None:
-    """Given those of its sources."""
-    if u.op is Ops.CONST:
-      return u
+  def constant(self, u: UOp) -> UOp | None:
+    """What is known of it by itself."""
     if u.op is Ops.LOAD:
       row, limit, x = self.known.get(u.src[0].src[0], (None, None, None))
       return x if limit == self.limit and row == self.forms.row_of(u.src[0], self.r) else None
-    if u.op is Ops.CMPLT and (at := self.forms.turn(u, self.r)) is not None and at[0] == self.limit:
-      return UOp.const(dtypes.bool, at[1])
-    src = [self.values.get(s) for s in u.src]
-    if u.op is Ops.WHERE:
-      return None if src[0] is None else src[1 if src[0].arg else 2]
-    if all(s is not None for s in src):
-      values = [numpy.asarray(s.arg, to_numpy_dtype(s.dtype)) for s in src if s is not None]
-      with numpy.errstate(all="ignore"):
-        return UOp.const(u.dtype, numpy.asarray(evaluate(u, values, ())).item())
-    if u.op is Ops.MUL and any(s is not None and s.arg == 0 for s in src):
-      return UOp.const(u.dtype, 0)
-    if (u.op is Ops.AND or u.op is Ops.OR) and u.dtype is dtypes.bool:
-      return next((s for s in src if s is not None and s.arg is (u.op is Ops.OR)), None)
-    sums = u.op is Ops.ADD or u.op is Ops.SUB
-    return src[0] if sums and src[0] is not None and src[0].arg == -float("inf") else None
+    at = self.forms.turn(u, self.r)
+    return UOp.const(dtypes.bool, at[1]) if at is not None and at[0] == self.limit else None
 
   def adds_nothing(self, f: UOp) -> bool:
     x = self.value(f.src[0])
@@ -115,7 +92,8 @@ def clip_loops(kernel: UOp) -> UOp:
   if len(kernel.src) == 1:
     return kernel
   limits = loop_limits(kernel.src, all_rows(kernel.src))
-  return UOp.sink(*kernel.src, *(UOp.new(Ops.CMPLT, dtypes.bool, (r, at.uop())) for r, at in limits.items()))
+  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at.uop())) for r, at in limits.items())
+  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
 
 
 def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:

@@ -79,7 +79,7 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   limits = {} if target.threads else {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
   stores = tuple(s for s in kernel.src if s.op is Ops.STORE)
   if target.threads and have_nests(stores):
-    kernel, grid, row = in_groups(stores, target, ids)
+    kernel, grid, row = in_groups(stores, kernel.src[len(stores) :], target, ids)
   written = {s.src[0].src[0] for s in stores}
   room = Room(target, ids, heuristic, {}, [], written, grid, row)
   taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)

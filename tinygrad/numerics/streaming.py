@@ -25,6 +25,7 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
 BLOCKS = (64, 32, 16)  # elements
 LEAST, MOST = 32, 128  # elements of a piece
+SWEEPS = 2  # through all elements, at most
 
 
 class Unstreamable(Exception):
@@ -41,14 +42,20 @@ class Factored:
   post: tuple[UOp, ...] = ()
 
 
-def read_ones(stores: Sequence[UOp]) -> Iterator[UOp]:
-  """Without those to memory of a row that nobody reads."""
-  read = {u.src[0].src[0] for s in stores for u in s.src[1].toposort() if u.op is Ops.LOAD}
-  return (s for s in stores if s.src[0].src[0] in read or s.src[0].src[0].arg.slot >= 0)
+def read_ones(stores: Sequence[UOp]) -> list[UOp]:
+  """Without those to memory of a row that no other reads for something that is kept."""
+  reads = [(s.src[0].src[0], {u.src[0].src[0] for u in s.src[1].toposort() if u.op is Ops.LOAD}) for s in stores]
+  needed, more = set[UOp](), {p for p, _ in reads if p.arg.slot >= 0}
+  while not more <= needed:
+    needed |= more
+    more = set[UOp]().union(*(read for p, read in reads if p in needed))
+  return [s for s in stores if s.src[0].src[0] in needed]
 
 
 class Stream:
-  """The stores of a row in the order in which they are to run: `begin`, those of a block, `end`."""
+  """The stores of a row in the order in which they are to run: `begin`, those of a block, `end`. What a value needs of
+  all elements, and not as a factor or a pivot, is known after a first sweep through them; it is in another one that
+  what is computed from it streams, with all that it is made of computed again."""
 
   kind = AxisKind.REDUCE
 
@@ -64,9 +71,12 @@ class Stream:
     self.block = self.ids.loop(index(ceildiv(self.length, block)), self.kind)
     self.step = self.ids.loop(index(block), AxisKind.LOOP)
     self.size, self.own = block, min(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM)
-    self.at = Affine(0, {self.block: block, self.step: 1}).uop()  # the element
+    self.at = self.element()
     self.exists = self.guard()  # whether it is one; None: always
     self.begin, self.within, self.end = list[UOp](), list[UOp](), list[UOp]()
+    self.swept: list[list[UOp]] = []  # what earlier sweeps do
+    self.known: dict[UOp, UOp] = {}  # a LOAD of what the row has stored for itself -> as it is computed
+    self.complete: dict[UOp, UOp] = {}  # reduction -> what it is, after earlier sweeps
     self.maps: dict[UOp, Factored] = {}  # memory -> what it holds for an element
     self.sums: dict[UOp, Factored] = {}  # reduction -> what it is at the end
     self.before: dict[UOp, UOp] = {}  # a total so far -> as it was before the block; those of one element a row
@@ -74,6 +84,9 @@ class Stream:
 
   def block_size(self, block: int) -> int:
     return block
+
+  def element(self) -> UOp:
+    return Affine(0, {self.block: self.size, self.step: 1}).uop()
 
   def guard(self) -> UOp | None:
     if self.ends != {index(self.length)} or self.length % self.size:
@@ -114,25 +127,50 @@ class Stream:
   # ---- values
 
   def run(self) -> tuple[UOp, ...]:
-    for s in self.stores:
-      where, value, *loops = s.src
-      own = [r for r in loops if r not in self.rows]
-      if where.src[0] in self.memories:
-        if own != [where.src[1]]:
-          raise Unstreamable
-        self.map(where, value, own[0])
-      else:
-        value = self.final(value)
-        if any(u.op is Ops.INDEX and u.src[0] in self.memories for u in value.toposort()):
-          raise Unstreamable
-        self.end.append(s.replace(src=(where, value, *loops)))
-    kept = {s.src[0].src[0] for s in self.end}
-    if not self.sums or any(u.op is Ops.INDEX and u.src[0] in kept for u in UOp.sink(*self.within).toposort()):
+    for i, s in enumerate(self.stores):
+      try:
+        self.take(s)
+      except Unstreamable:
+        self.sweep_again(self.stores[:i])
+        self.take(s)
+    kept, within = {s.src[0].src[0] for s in self.end}, [s for some in self.swept for s in some] + self.within
+    if not self.sums or any(u.op is Ops.INDEX and u.src[0] in kept for u in UOp.sink(*within).toposort()):
       raise Unstreamable
     return tuple(self.kernels())
 
+  def take(self, s: UOp) -> None:
+    where, value, *loops = s.src
+    own = [r for r in loops if r not in self.rows]
+    value = substitute_free(substitute_free(value, self.known), self.complete)
+    if where.src[0] in self.memories:
+      if own != [where.src[1]]:
+        raise Unstreamable
+      self.map(where, value, own[0])
+      return
+    if not own and len(where.src) == 2:
+      self.known[UOp.new(Ops.LOAD, where.dtype, (where,))] = substitute_free(s.src[1], self.known)
+    value = self.final(value)
+    if any(u.op is Ops.INDEX and u.src[0] in self.memories for u in value.toposort()):
+      raise Unstreamable
+    self.end.append(s.replace(src=(where, value, *loops)))
+
+  def sweep_again(self, before: Sequence[UOp]) -> None:
+    """Another sweep, in which totals so far are complete, as far as the stores `before` go."""
+    if not self.sums or len(self.swept) + 1 == SWEEPS:
+      raise Unstreamable
+    self.complete |= {f: self.final(f) for f in self.sums}
+    self.swept.append([*self.begin, *self.within])
+    self.block, self.step = (self.ids.loop(r.src[0], r.arg[1]) for r in (self.block, self.step))
+    self.at = self.element()
+    self.exists = self.guard()
+    for made in (self.begin, self.within, self.maps, self.sums, self.before, self.depends):
+      made.clear()
+    for s in before:
+      if s.src[0].src[0] in self.memories:
+        self.take(s)
+
   def kernels(self) -> Iterator[UOp]:
-    yield UOp.sink(*read_ones((*self.begin, *self.within, *self.end)))
+    yield UOp.sink(*read_ones([s for some in (*self.swept, self.begin, self.within, self.end) for s in some]))
 
   def map(self, where: UOp, value: UOp, loop: UOp) -> None:
     f = self.factored(self.guarded(substitute_free(value, {loop: self.at})))
@@ -334,6 +372,9 @@ class InPieces(Stream):
     whole = self.ends == {index(self.length)} and self.length % self.size == 0
     return None if whole else UOp.new(Ops.CMPLT, dtypes.bool, (self.at, *self.ends))
 
+  def sweep_again(self, before: Sequence[UOp]) -> None:
+    raise Unstreamable
+
   def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
     digits, size = [(r, int(r.src[0].arg)) for r in self.rows], here.src[0].arg.size
     n = int(prod(k for _, k in digits)) * self.pieces * size
@@ -356,7 +397,7 @@ class InPieces(Stream):
     read = {u.src[0] for s in self.within for u in s.src[1].toposort() if u.op is Ops.INDEX}
     kept = {x: part for x, part in self.computed.items() if x.src[0].src[0] not in read}
     parts = [s.replace(src=(s.src[0], kept.get(s.src[1], s.src[1]), *s.src[2:])) for s in self.parts]
-    yield UOp.sink(*read_ones((*self.within, *parts)))
+    yield UOp.sink(*read_ones([*self.within, *parts]))
     yield UOp.sink(*(substitute_free(s, self.of_all) for s in self.end))
 
 

@@ -184,6 +184,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
       continue
+    # what streams does so in one loop of each row
+    if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
+      continue
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
     few = has_few_rows(out, target)  # that have to be cut in pieces

@@ -12,7 +12,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import dedup
 from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
-from tinygrad.schedule.row_groups import Group, accesses, elsewhere, has_few_rows, joined_groups, single
+from tinygrad.schedule.row_groups import STREAMED, Group, accesses, elsewhere, has_few_rows, joined_groups, single, work
 from tinygrad.schedule.row_memory import WHATEVER, Numbered, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
@@ -20,6 +20,8 @@ from tinygrad.uop.loop_ids import LoopIds
 MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
+RECOMPUTE_ON_GRID = 1 << 20  # the same on a grid, where bytes and operations say whether it pays
+WIDE = 80  # operations, as STREAMED, of what no core multiplies
 WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row
 LOOK_BACK = 64  # groups that a kernel may join across others
 Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
@@ -38,10 +40,10 @@ class Place:
   def commutes(self, written: set[int], touched: set[int]) -> bool:
     return self.written.isdisjoint(touched) and self.touched.isdisjoint(written)
 
-  def large(self, temps: Container[int]) -> set[int]:
+  def large(self, temps: Container[int], least: int) -> set[int]:
     """Those of its group's slots that hold much, which may be computed anew."""
     found = self.group.accesses if self.group is not None else ()
-    return {slot for x in found if x.nbytes >= RECOMPUTE and (slot := self.slots[x.slot]) in temps}
+    return {slot for x in found if x.nbytes >= least and (slot := self.slots[x.slot]) in temps}
 
 
 class Joins:
@@ -100,8 +102,9 @@ def tile_and_fuse(
   out, joins = list[Place](), Joins(target, tiled)
   for item in items:
     out = with_place(out, joins.place(item), joins)
-  if not target.threads and any(p.large(temps) for p in out):
-    compute_anew(out, temps, joins)
+  least = RECOMPUTE_ON_GRID if target.threads else RECOMPUTE
+  if any(p.large(temps, least) for p in out):
+    compute_anew(out, temps, joins, least)
   users = Counter(s for place in out for s in place.touched)
   made = [merged(p, [s for s in p.written if s in temps and users[s] == 1], joins, temps) for p in out]
   if wrong := {item for p, new in zip(out, made) if new is None for item in p.members}:
@@ -123,33 +126,30 @@ def with_place(out: list[Place], here: Place, joins: Joins) -> list[Place]:
   return [*out, here]
 
 
-def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins) -> None:
+def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: int) -> None:
   """Large values that a group reads and an earlier one wrote are computed by the reader too, a few rows at a time,
   where that takes little memory: a backward pass does not keep what is quadratic in the length of a sequence."""
   spare, ids, target = max((s for p in out for s in p.touched), default=0), joins.ids, joins.target
+  stores: dict[int, UOp] = {}  # that it pays to compute anew, by slot
   for p in out:  # from here on groups have the schedule's slots
     if p.group is not None:
       p.group, p.slots = elsewhere(p.group, p.slots, ids), range(WHATEVER)
+      for s in p.group.stores:
+        stores |= {s.src[0].src[0].arg.slot: s} if pays(s, stores, target) else {}
   for i, place in enumerate(out):
     tried: set[int] = set()
-    while place.group is not None:
-      if (t := max(place.large(temps) - place.written - tried, default=None)) is None:
+    while place.group is not None and joins.tiled.isdisjoint(place.members):
+      if (t := max(place.large(temps, least) & stores.keys() - place.written - tried, default=None)) is None:
         break
       tried.add(t)
-      k = next((k for k, p in enumerate(out[:i]) if t in p.written), None)
-      if k is None or (writer := out[k].group) is None:
+      if (k := next((k for k, p in enumerate(out[:i]) if t in p.written), None)) is None:
         continue
-      store = next(s for s in writer.stores if s.src[0].src[0].arg.slot == t)
-      read = {x.slot: x.nbytes for x in accesses((store,)) if not x.written}
-      nbytes = max(x.nbytes for x in writer.accesses if x.slot == t)
-      spare += 1
-      again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, ids)
-      if nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
-        continue
+      spare, read = spare + 1, {x.slot for x in accesses((stores[t],)) if not x.written}
+      again = single(UOp.sink(stores[t]), {**{x: x for x in read}, t: spare}, ids)
       reader = elsewhere(place.group, {**{x: x for x in place.group.touched}, t: spare}, ids)
       # by the reader alone, or with a later group that can have it too
       for q in range(i, min(i + LOOK_BACK, len(out))):
-        if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
+        if any(p.written & read for p in out[k + 1 : q + 1]):
           break
         if q == i:
           group = joined_groups(again, reader, ids, target)
@@ -160,6 +160,8 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins) -> None
           group = None if first is None else joined_groups(first, reader, ids, target)
         if group is not None:
           temps[spare] = temps[t]
+          columns = any(r not in group.rows for s in group.stores for r in s.src[2:])  # of a row of its own
+          group = replace(group, streams=group.streams or (target.threads and columns))
           if q != i:
             out[i] = Place([], None, set(), set())
           members = [*out[q].members, *place.members]
@@ -167,6 +169,19 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins) -> None
           break
   out[:] = [p for p in out if p.members]
   drop_unread(out, temps)
+
+
+def pays(store: UOp, anew: Container[int], target: Target) -> bool:
+  """Whether who reads what a store writes computes it anew, from what is smaller by far; on a grid from less than half,
+  what is computed `anew` itself aside, and by operations that take no longer than the bytes that they save."""
+  found = accesses((store,))
+  nbytes = max(x.nbytes for x in found if x.written)
+  read = {x.slot: x.nbytes for x in found if not x.written}
+  if not target.threads:
+    return nbytes >= RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE)
+  # of what is narrow cores multiply several times as much
+  most = STREAMED if target.cores and any(u.op is Ops.LOAD and u.dtype.itemsize < 4 for u in store.toposort()) else WIDE
+  return 2 * sum(n for s, n in read.items() if s not in anew) < nbytes and work(store) <= most * nbytes
 
 
 def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:

@@ -52,9 +52,9 @@ class Panel:
 
   @property
   def around(self) -> list[UOp]:
-    """The loops of reductions, of a length that is known, in which it is filled."""
+    """The loops of reductions in which it is filled."""
     below = [r for r in self.operand.toposort() if r.op is Ops.RANGE and r not in self.loops]
-    return [r for r in below if r.arg[1] is AxisKind.REDUCE and r.src[0].op is Ops.CONST]
+    return [r for r in below if r.arg[1] is AxisKind.REDUCE]
 
   @property
   def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
