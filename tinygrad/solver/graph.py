@@ -20,8 +20,11 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
+BUFFER = Ops.BUFFER
 CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
 MOVE = Ops.MOVE
+BELOW = GroupOp.Rearranging | {Ops.CAST}  # ops that may be made of what has been moved
+SAYING = frozenset((BUFFER, CONSTRAIN, MOVE))  # ops by which a user says where a value is
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -169,6 +172,7 @@ class _Asking:
     sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
     self.mesh, self.order, self.inert = mesh, sink.toposort(), inert
     self.whole: Placement = Sharding.of(mesh, ())
+    self.one = self.whole if isinstance(self.whole, str) else ""  # the device of a mesh of one
     self.problem = Problem(mesh)
     self.number: dict[UOp, int] = {}
     self.leaves: list[UOp] = []
@@ -270,12 +274,12 @@ class _Asking:
       self.elsewhere.add(u)
     elif (same := self.same[u]) is not u and same in number and u not in inside:
       number[u] = number[same]
-    elif is_arrival(u):
+    elif (op is BUFFER or op is MOVE) and is_arrival(u):
       self.leaves.append(u)
       self.value(u, self.facts(u), self.said(u))
     elif u not in inside:
       facts = self.facts(u)
-      self.value(u, facts, self.said(u))
+      self.value(u, facts, self.said(u) if op in SAYING else None)
       if (c := self.contractions.by_reduce.get(u)) is not None:
         self.connect(u, self.rules.setdefault(c.rule, c.rule), c.operands)
       elif facts.rule is not None:
@@ -286,7 +290,7 @@ class _Asking:
     device = u.device
     if isinstance(device, Sharding):
       return not same_devices(device, self.whole)
-    if device is self.whole or (isinstance(device, str) and device == self.whole) or is_arrival(u):
+    if device == self.one or ((u.op is BUFFER or u.op is MOVE) and is_arrival(u)):
       return False
     if u.op is MOVE and u.arg.pinned:
       return True
@@ -308,11 +312,11 @@ class _Asking:
 
   def value(self, u: UOp, facts: Facts, hint: Hint | None) -> None:
     """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
-    weight = facts.nbytes
-    if u.src and u.src[0] in self.number and (u.op in GroupOp.Rearranging or u.op is Ops.CAST):
-      weight = min(weight, self.problem.weights[self.number[u.src[0]]])
+    weight, problem = facts.nbytes, self.problem
+    if u.op in BELOW and (below := self.number.get(u.src[0])) is not None:
+      weight = min(weight, problem.weights[below])
     self.nodes.append(u)
-    self.number[u] = self.problem.value(facts.shape, hint, weight)
+    self.number[u] = problem.value(facts.shape, hint, weight)
 
   def facts(self, u: UOp) -> Facts:
     """What is to be known of a node; of those of one kind, on sources of the same shapes, asked once."""
