@@ -147,7 +147,7 @@ def whole_for_readers(found: Answer) -> set[UOp]:
     if not u.src or is_said or u in leaves:
       able = is_whole(found[u])
     else:
-      able = all([s in could or s.device is None for s in u.src])
+      able = all(s in could or s.device is None for s in u.src)
     if able:
       could.add(u)
   for u in reversed(asked.by_depth):

@@ -74,8 +74,8 @@ class Part(NamedTuple):
 
 
 class KnownChange(NamedTuple):
-  """What a step changes: which tensor, the number of its hint then, and for each dim that changed the tensor that told it, and which
-  dim of that is cut so."""
+  """What a step changes: which tensor, the number of its hint then, and for each dim that changed the tensor that told
+  it, and which dim of that is cut so."""
 
   tensor: int
   hint: int

@@ -33,8 +33,8 @@ MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
 class MovesHeld(Costs):
   """Costs at which a move that the graph holds already is had for nothing. `held`: what is moved, and where to.
 
-  `looks`: of each value a number for all that look like it and are held as it is, what lies below it included; `over`:
-  of what lies directly below values with such numbers, these; `elsewhere`: of each number, whether something is held."""
+  `looks`: of each value a number for all that look like it and are held as it is, and as what it is a view of; `over`:
+  of what lies right below values with such numbers, these; `elsewhere`: of each number, whether something is held."""
 
   __slots__ = ("elsewhere", "held", "known", "looks", "over")
 
