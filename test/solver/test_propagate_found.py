@@ -396,7 +396,7 @@ def test_a_graph_that_is_left_as_it_is_has_its_own_price(monkeypatch):
   one, two = both_graphs(Hinted, monkeypatch)
   monkeypatch.setattr(prices, "bytes_as_placed", lambda anew: np.inf)
   assert prices.are_placed_alike(one, two)  # known without it
-  monkeypatch.setattr(prices, "most_bytes", lambda anew: np.inf)
+  monkeypatch.setattr(prices, "bytes_at_most", lambda anew: np.inf)
   assert not prices.are_placed_alike(one, two)
 
 
@@ -405,9 +405,9 @@ def test_bytes_at_most_are_no_fewer_than_those_of_the_graph(model, monkeypatch):
   """(Mutant: what is moved below a view is not counted.)"""
   for way in both_graphs(model, monkeypatch):
     anew = Placer(way.toposort()).run()
-    assert 0 < prices.bytes_as_placed(anew) <= prices.most_bytes(anew) < 1.3 * prices.bytes_as_placed(anew)
+    assert 0 < prices.bytes_as_placed(anew) <= prices.bytes_at_most(anew) < 1.3 * prices.bytes_as_placed(anew)
     monkeypatch.setattr(prices, "bytes_between", lambda seen, form: 0.0)
-    assert prices.most_bytes(anew) < prices.bytes_as_placed(anew)
+    assert prices.bytes_at_most(anew) < prices.bytes_as_placed(anew)
     monkeypatch.undo()
 
 

@@ -70,7 +70,7 @@ def are_placed_alike(one: UOp, two: UOp) -> bool:
   if not DEFER.value or first.number[one] != second.number[two] or not any(is_partial(u.device) for u in order):
     return False
   anew, least = Placer(order).run(), second.least
-  if (most := most_bytes(anew)) <= least and most < first.least:
+  if (most := bytes_at_most(anew)) <= least and most < first.least:
     return True
   again = bytes_as_placed(anew)
   return again <= least and again < with_casts_sunk(order).nbytes
@@ -81,7 +81,7 @@ def bytes_as_placed(anew: Placements) -> float:
   return with_casts_sunk(build_placed(anew).toposort()).nbytes
 
 
-def most_bytes(anew: Placements) -> float:
+def bytes_at_most(anew: Placements) -> float:
   """These at most, without the graph: as if each reader moved all that it reads for itself, and no cast saved any."""
   total, forms = 0.0, dict[int, float]()
   for u in anew.order:
