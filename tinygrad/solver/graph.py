@@ -24,7 +24,6 @@ BUFFER = Ops.BUFFER
 CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
 MOVE = Ops.MOVE
 BELOW = GroupOp.Rearranging | {Ops.CAST}  # ops that may be made of what has been moved
-SAYING = frozenset((BUFFER, CONSTRAIN, MOVE))  # ops by which a user says where a value is
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -279,7 +278,7 @@ class _Asking:
       self.value(u, self.facts(u), self.said(u))
     elif u not in inside:
       facts = self.facts(u)
-      self.value(u, facts, self.said(u) if op in SAYING else None)
+      self.value(u, facts, self.said(u))
       if (c := self.contractions.by_reduce.get(u)) is not None:
         self.connect(u, self.rules.setdefault(c.rule, c.rule), c.operands)
       elif facts.rule is not None:
