@@ -23,7 +23,6 @@ ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the resu
 BUFFER = Ops.BUFFER
 CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
 MOVE = Ops.MOVE
-BELOW = GroupOp.Rearranging | {Ops.CAST}  # ops that may be made of what has been moved
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -312,7 +311,8 @@ class _Asking:
   def value(self, u: UOp, facts: Facts, hint: Hint | None) -> None:
     """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
     weight, problem = facts.nbytes, self.problem
-    if u.op in BELOW and (below := self.number.get(u.src[0])) is not None:
+    is_seen = u.op in GroupOp.Rearranging or u.op is Ops.CAST  # it may be made of what has been moved
+    if is_seen and (below := self.number.get(u.src[0])) is not None:
       weight = min(weight, problem.weights[below])
     self.nodes.append(u)
     self.number[u] = problem.value(facts.shape, hint, weight)
