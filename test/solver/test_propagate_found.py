@@ -9,6 +9,7 @@ from extra.fuzz_hints import check
 from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate, propagation
 from tinygrad.debug import report as reports
 from tinygrad.sharding import explain, index_maps
+from tinygrad.sharding.place import Placer
 from tinygrad.solver import build, graph, prices, ways
 from tinygrad.solver.graph import ask, restated
 from tinygrad.uop import UOp
@@ -393,8 +394,21 @@ def test_graphs_that_differ_in_moves_alone_are_priced_as_one(monkeypatch):
 def test_a_graph_that_is_left_as_it_is_has_its_own_price(monkeypatch):
   """(Mutant: `place` decides all graphs again, at whatever price.)"""
   one, two = both_graphs(Hinted, monkeypatch)
-  monkeypatch.setattr(prices, "bytes_of_again", lambda order: np.inf)
+  monkeypatch.setattr(prices, "bytes_as_placed", lambda anew: np.inf)
+  assert prices.are_placed_alike(one, two)  # known without it
+  monkeypatch.setattr(prices, "bytes_at_most", lambda anew: np.inf)
   assert not prices.are_placed_alike(one, two)
+
+
+@pytest.mark.parametrize("model", (Hinted, Sequence))
+def test_bytes_at_most_are_no_fewer_than_those_of_the_graph(model, monkeypatch):
+  """(Mutant: what is moved below a view is not counted.)"""
+  for way in both_graphs(model, monkeypatch):
+    anew = Placer(way.toposort()).run()
+    assert 0 < prices.bytes_as_placed(anew) <= prices.bytes_at_most(anew) < 1.3 * prices.bytes_as_placed(anew)
+    monkeypatch.setattr(prices, "bytes_between", lambda seen, form: 0.0)
+    assert prices.bytes_at_most(anew) < prices.bytes_as_placed(anew)
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("case", (WHOLE_GRAPHS[0], WHOLE_GRAPHS[3]), ids=lambda case: case[0].__name__)

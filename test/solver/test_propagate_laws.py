@@ -326,11 +326,14 @@ def test_what_looks_alike_is_decided_alike(monkeypatch):
 
 def test_what_has_been_moved_looks_like_that():
   """A move that the graph holds is had for nothing, whatever it is that reads a view of it."""
-  x, y = (zeros(8, 8).shard(MESH, P("a")).uop for _ in range(2))
-  costs = ways.MovesHeld()
+  x, y, z = (zeros(8, 8).shard(MESH, P("a")).uop for _ in range(3))
+  costs, views = ways.MovesHeld(), [u.reshape((4, 2, 8)).permute((2, 1, 0)) for u in (x, y, z)]
+  assert costs.look(x) == costs.look(y) == costs.look(z)
+  assert costs.look(views[0]) == costs.look(views[1])  # known before anything is moved
   costs.build(x, Sharding(MESH, P(None, "a")))
-  assert costs.where(x) != costs.where(y) == costs.where(zeros(8, 8).uop)
-  assert costs.where(x.reshape((4, 2, 8))) != costs.where(y.reshape((4, 2, 8)))
+  assert costs.look(x) != costs.look(y) == costs.look(z)
+  assert costs.look(views[0]) != costs.look(views[1]) == costs.look(views[2])
+  assert [costs.knows(u) for u in (x, y, *views)] == [True, False, True, False, False]
 
 
 def test_an_edge_that_changes_nothing_rests(monkeypatch):

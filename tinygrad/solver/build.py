@@ -59,7 +59,10 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     return with_origin(decided.op(u, src, target) if decided else ways.at_target(u, src, target), u)
 
-  rebuild(asked.order[-1], lambda u, src: handed_out(u, make(u, src), found), made, order=asked.by_depth)
+  def handed(u: UOp, src: Sources) -> UOp:
+    return handed_out(u, make(u, src), found) if u in asked.gradients else make(u, src)
+
+  rebuild(asked.order[-1], handed, made, order=asked.by_depth)
   made.update(inert_hints(found, made))
   return made
 

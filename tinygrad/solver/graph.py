@@ -20,6 +20,7 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
+BUFFER = Ops.BUFFER
 CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
 MOVE = Ops.MOVE
 KEY = 8  # bytes of a digest, the part of a key
@@ -169,6 +170,7 @@ class _Asking:
     sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
     self.mesh, self.order, self.inert = mesh, sink.toposort(), inert
     self.whole: Placement = Sharding.of(mesh, ())
+    self.one = self.whole if isinstance(self.whole, str) else ""  # the device of a mesh of one
     self.problem = Problem(mesh)
     self.number: dict[UOp, int] = {}
     self.leaves: list[UOp] = []
@@ -270,7 +272,7 @@ class _Asking:
       self.elsewhere.add(u)
     elif (same := self.same[u]) is not u and same in number and u not in inside:
       number[u] = number[same]
-    elif is_arrival(u):
+    elif (op is BUFFER or op is MOVE) and is_arrival(u):
       self.leaves.append(u)
       self.value(u, self.facts(u), self.said(u))
     elif u not in inside:
@@ -286,7 +288,7 @@ class _Asking:
     device = u.device
     if isinstance(device, Sharding):
       return not same_devices(device, self.whole)
-    if device is self.whole or (isinstance(device, str) and device == self.whole) or is_arrival(u):
+    if device == self.one or ((u.op is BUFFER or u.op is MOVE) and is_arrival(u)):
       return False
     if u.op is MOVE and u.arg.pinned:
       return True
@@ -308,11 +310,12 @@ class _Asking:
 
   def value(self, u: UOp, facts: Facts, hint: Hint | None) -> None:
     """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
-    weight = facts.nbytes
-    if u.src and u.src[0] in self.number and (u.op in GroupOp.Rearranging or u.op is Ops.CAST):
-      weight = min(weight, self.problem.weights[self.number[u.src[0]]])
+    weight, problem = facts.nbytes, self.problem
+    is_seen = u.op in GroupOp.Rearranging or u.op is Ops.CAST  # it may be made of what has been moved
+    if is_seen and (below := self.number.get(u.src[0])) is not None:
+      weight = min(weight, problem.weights[below])
     self.nodes.append(u)
-    self.number[u] = self.problem.value(facts.shape, hint, weight)
+    self.number[u] = problem.value(facts.shape, hint, weight)
 
   def facts(self, u: UOp) -> Facts:
     """What is to be known of a node; of those of one kind, on sources of the same shapes, asked once."""

@@ -3,7 +3,6 @@ implied moves alone, which it decides again, one of them is placed for both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +11,9 @@ from tinygrad.helpers import DEFER
 from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial
-from tinygrad.sharding.place import Placer, with_casts_sunk
-from tinygrad.sharding.placements import build_placed
-from tinygrad.uop import Ops, UOp
+from tinygrad.sharding.place import Placer, bytes_of, with_casts_sunk
+from tinygrad.sharding.placements import Placements, build_placed
+from tinygrad.uop import GroupOp, Ops, UOp
 
 CAST = Ops.CAST  # hot: a member of an enum takes longer to look up
 CONSTRAIN = Ops.CONSTRAIN
@@ -70,10 +69,37 @@ def are_placed_alike(one: UOp, two: UOp) -> bool:
   order = one.toposort()
   if not DEFER.value or first.number[one] != second.number[two] or not any(is_partial(u.device) for u in order):
     return False
-  again = bytes_of_again(order)
-  return again < with_casts_sunk(order).nbytes and again <= second.least
+  anew, least = Placer(order).run(), second.least
+  if (most := bytes_at_most(anew)) <= least and most < first.least:
+    return True
+  again = bytes_as_placed(anew)
+  return again <= least and again < with_casts_sunk(order).nbytes
 
 
-def bytes_of_again(order: Sequence[UOp]) -> float:
+def bytes_as_placed(anew: Placements) -> float:
   """The bytes that move in a graph whose implied moves `place` decides again."""
-  return with_casts_sunk(build_placed(Placer(order).run()).toposort()).nbytes
+  return with_casts_sunk(build_placed(anew).toposort()).nbytes
+
+
+def bytes_at_most(anew: Placements) -> float:
+  """These at most, without the graph: as if each reader moved all that it reads for itself, and no cast saved any."""
+  total, forms = 0.0, dict[int, float]()
+  for u in anew.order:
+    if u in anew.dropped:
+      continue
+    run = anew.runs[u]
+    if run is not None:
+      if (nbytes := forms.get(id(run))) is None:
+        nbytes = forms[id(run)] = sum(map(bytes_between, run.src, run.forms))
+      total += nbytes
+    if u in anew.reduced:
+      total += bytes_between(*anew.reduced[u])
+    if u.op is MOVE or u.op in GroupOp.Remapping:
+      total += bytes_of([u if run is None else UOp.new(u.op, u.dtype, run.forms, u.arg)])
+  return total
+
+
+def bytes_between(seen: UOp, form: UOp) -> float:
+  """The bytes of all that is made anew of a value in another form."""
+  there = set(seen.toposort()) if form is not seen else ()
+  return bytes_of([u for u in form.toposort() if u not in there]) if there else 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad.device import Mesh, spec_of
@@ -61,20 +62,23 @@ def solve(problem: Problem, policy: Policy = DEFAULT, told: Mapping[int, dict[in
 
 
 class Part(NamedTuple):
-  """An edge, with the slots of its values, and what these weigh."""
+  """An edge, with the slots of its values (-1: one that takes no part), and what these weigh. `kind`: a number for all
+  with this rule and these weights; `now`: picks the hints of the slots, and that of -1, of all there are."""
 
   rule: Rule
   values: Sequence[int | None]
-  slots: Sequence[int | None]
+  slots: Sequence[int]
   weighs: tuple[float, ...]
+  kind: int
+  now: Callable[[Sequence[int]], tuple[int, ...]]
 
 
 class KnownChange(NamedTuple):
-  """What a step changes: which tensor, its hint then, and for each dim that changed the tensor that told it, and which
-  dim of that is cut so."""
+  """What a step changes: which tensor, the number of its hint then, and for each dim that changed the tensor that told
+  it, and which dim of that is cut so."""
 
   tensor: int
-  hint: Hint
+  hint: int
   givers: list[tuple[int, int, int]]
 
 
@@ -87,33 +91,47 @@ class Levels:
 
 
 class Solver:
-  """What is known while a problem is solved. Values of one group share a slot. Hints and modes are one object for each
-  that are equal, so that a step is known by the objects that it is made of: equal layers are decided once."""
+  """What is known while a problem is solved. Values of one group share a slot. Equal hints have one number, equal modes
+  are one object, and so are equal edges of one kind: a step is known by these, and equal layers are decided once."""
 
   def __init__(self, problem: Problem, policy: Policy, told: Mapping[int, dict[int, Told]]) -> None:
     self.problem, self.policy = problem, policy
-    self.one: dict[Any, Any] = {}  # the one object of each hint and mode
-    self.steps: dict[tuple[object, ...], list[KnownChange]] = {}
+    self.one: dict[Any, Any] = {}  # the one object of each mode, rule and list of weights
+    self.kinds: dict[tuple[int, int], int] = {}  # of parts, by the ids of these
+    self.steps: dict[tuple[int, int, tuple[int, ...]], list[KnownChange]] = {}
     self.slot = slots(problem)
-    self.hints: dict[int, Hint] = {}
+    self.said: list[Hint] = []  # by their numbers
+    self.numbers: dict[Hint, int] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
+    given: dict[int, Hint] = {}
     for s, hint in zip(self.slot, problem.hints):
       if hint is not None:
-        self.hints[s] = self.same(hint if s not in self.hints else joint_hint(problem.mesh, self.hints[s], hint))
-    self.spoken = set(self.hints)  # slots of which something is said
-    anything: dict[int, Hint] = {}  # by the number of dims
-    for s, shape in zip(self.slot, problem.shapes):
-      if s not in self.hints:
-        if (hint := anything.get(len(shape))) is None:
-          hint = anything[len(shape)] = self.same(Hint.anything(len(shape)))
-        self.hints[s] = hint
+        given[s] = hint if s not in given else joint_hint(problem.mesh, given[s], hint)
+    self.spoken = set(given)  # slots of which something is said
+    anything: dict[int, int] = {}  # by the number of dims
+    self.hints: list[int] = []  # of each slot the number of its hint; last that of no value
+    for v, shape in enumerate(problem.shapes):
+      if v in given:
+        self.hints.append(self.numbered(given[v]))
+        continue
+      if (hint_number := anything.get(len(shape))) is None:
+        hint_number = anything[len(shape)] = self.numbered(Hint.anything(len(shape)))
+      self.hints.append(hint_number)
+    self.hints.append(-1)
     self.readers: dict[int, list[int]] = {}  # of each slot, the edges that it is part of
     self.parts = [self.part(edge.rule, edge.values) for edge in problem.edges]
     for e, part in enumerate(self.parts):
       for of in part.slots:
-        if of is not None:
+        if of >= 0:
           self.readers.setdefault(of, []).append(e)
     self.at_rest = AtRest()
+
+  def numbered(self, hint: Hint) -> int:
+    """The number of all hints that are equal to this one."""
+    if (found := self.numbers.get(hint)) is None:
+      found = self.numbers[hint] = len(self.said)
+      self.said.append(hint)
+    return found
 
   def same(self, x: T) -> T:
     """The one object that is equal to `x`."""
@@ -122,30 +140,36 @@ class Solver:
 
   def part(self, rule: Rule, values: Sequence[int | None]) -> Part:
     weighs = self.same(tuple([0.0 if v is None else self.problem.weights[v] for v in values]))
-    return Part(rule, values, [None if v is None else self.slot[v] for v in values], weighs)
+    slots = [-1 if v is None else self.slot[v] for v in values]
+    kind = self.kinds.setdefault((id(rule), id(weighs)), len(self.kinds))
+    return Part(rule, values, slots, weighs, kind, itemgetter(*slots, -1))
 
   def run(self) -> Solution:
     by_level = levels(self.problem) if self.policy.levels else one_level(self.problem)
-    rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
+    said = [self.said[n] for n in set(self.hints[:-1])]
+    rounds = sorted({p for h in said for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
     for number in rounds or [0]:
       self.round(number, by_level)
-    hints = [self.hints[s] if s in self.spoken else None for s in self.slot]
+    hints = [self.said[self.hints[s]] if s in self.spoken else None for s in self.slot]
     return Solution(hints, [self.told.get(s, {}) for s in self.slot])
 
   def round(self, number: int, by_level: Levels) -> None:
     """Where there is memory to place, a round is made for that alone, and again for the rest, with the memory as it was
     found: so a second propagation will find it, and what is computed from it must not move then."""
-    memory = {s for v in self.problem.memory if any(self.hints[s := self.slot[v]].opened)}
+    memory = {s for v in self.problem.memory if any(self.said[self.hints[s := self.slot[v]]].opened)}
+    found = dict[int, int]()
     if memory:
-      hints, told, spoken = dict(self.hints), {s: dict(dims) for s, dims in self.told.items()}, set(self.spoken)
+      hints, told, spoken = list(self.hints), {s: dict(dims) for s, dims in self.told.items()}, set(self.spoken)
       self.all_levels(number, by_level)
       found = {s: self.hints[s] for s in memory}
-      self.hints = hints | {s: self.same(replace(h, opened=(False,) * len(h.dims))) for s, h in found.items()}
+      for s, n in found.items():
+        hints[s] = self.numbered(replace(self.said[n], opened=(False,) * len(self.said[n].dims)))
+      self.hints = hints
       self.told = told | {s: self.told[s] for s in memory if s in self.told}
       self.spoken = spoken | memory
     self.all_levels(number, by_level)
-    if memory:
-      self.hints |= found  # a later round may cut it further
+    for s, n in found.items():
+      self.hints[s] = n  # a later round may cut it further
 
   def all_levels(self, number: int, by_level: Levels) -> None:
     self.at_rest = AtRest([None] * len(self.problem.edges))
@@ -192,21 +216,21 @@ class Solver:
       rule = self.same(Rule((dims, dims), shape, 1, elementwise=True))
       self.apply(self.part(rule, (value, result)), mode, None)
 
-  def apply(self, part: Part, mode: Mode, e: int | None) -> list[int]:
-    """Makes a step, if anything is said of one of the values; the slots that it has changed."""
+  def apply(self, part: Part, mode: Mode, e: int | None) -> Sequence[int]:
+    """Makes a step; the slots that it has changed."""
     hints, slots = self.hints, part.slots
-    if self.spoken.isdisjoint(slots):
-      return []
-    before = [None if s is None else hints[s] for s in slots]
-    key = (id(part.rule), id(part.weighs), id(mode), *map(id, before))
+    before = part.now(hints)
+    key = part.kind, id(mode), before
     if (changes := self.steps.get(key)) is None:
-      found = step(part.rule, before, part.weighs, mode, self.problem.mesh)
-      changes = self.steps[key] = [self.known(c, before) for c in found]
+      said = [None if n < 0 else self.said[n] for n in before[:-1]]
+      found = step(part.rule, said, part.weighs, mode, self.problem.mesh)
+      changes = self.steps[key] = [self.known(c, said) for c in found]
+    if not changes:
+      return ()
     out = list[int]()
     for tensor, hint, givers in changes:
       s = slots[tensor]
-      assert s is not None
-      if hints[s] is not before[tensor]:
+      if hints[s] != before[tensor]:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
       hints[s] = hint
       self.spoken.add(s)
@@ -223,7 +247,7 @@ class Solver:
   def known(self, c: Change, before: Sequence[Hint | None]) -> KnownChange:
     """A change, as it is kept for all steps that are equal."""
     givers = [(d, i, dim_over(h, c.hint.dims[d])) for d, i in c.told if (h := before[i]) is not None]
-    return KnownChange(c.tensor, self.same(c.hint), givers)
+    return KnownChange(c.tensor, self.numbered(c.hint), givers)
 
 
 def dim_over(hint: Hint, axes: Axes) -> int:

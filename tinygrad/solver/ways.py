@@ -31,43 +31,62 @@ MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
 
 
 class MovesHeld(Costs):
-  """Costs at which a move that the graph holds already is had for nothing. `held`: what is moved, and where to."""
+  """Costs at which a move that the graph holds already is had for nothing. `held`: what is moved, and where to.
 
-  __slots__ = ("held",)
+  `looks`: of each value a number for all that look like it and are held as it is, and as what it is a view of; `over`:
+  of what lies right below values with such numbers, these; `elsewhere`: of each number, whether something is held."""
+
+  __slots__ = ("elsewhere", "held", "known", "looks", "over")
 
   def __init__(self) -> None:
     super().__init__()
     self.held: dict[UOp, frozenset[Placement]] = {}
+    self.looks: dict[UOp, int] = {}
+    self.over: dict[UOp, list[UOp]] = {}
+    self.known: dict[tuple[UOp, frozenset[Placement] | None, int], int] = {}
+    self.elsewhere: list[bool] = []
 
   def hold(self, x: UOp) -> None:
     """Notes the moves that nobody asked for of which x is a view."""
     for u in views(x):
-      if u.op is Ops.MOVE and not u.arg.pinned:
+      if u.op is MOVE and not u.arg.pinned:
         self.note(u.src[0], u.arg.device, "move")
 
   def note(self, x: UOp, target: Placement, form: str) -> None:
     """Notes that x is held at `target`, in a form."""
     self.held[x] = self.held.get(x, frozenset()) | {target}
     self.memo[x, target] = 0.0, form
+    todo = [x]
+    while todo:
+      u = todo.pop()
+      self.looks.pop(u, None)
+      todo += self.over.pop(u, ())
 
   def knows(self, x: UOp) -> bool:
     """Whether x is a view of something that is held at another placement, too."""
-    return bool(self.held) and any(u in self.held for u in views(x))
+    return self.elsewhere[self.look(x)]
+
+  def look(self, x: UOp) -> int:
+    """A number for all that decides on a value: its abstract value, and where it and what it is a view of are held."""
+    if (number := self.looks.get(x)) is not None:
+      return number
+    chain = [x]
+    while is_seen_through(u := chain[-1]) and u.src[0] not in self.looks:
+      chain.append(u.src[0])
+    for u in reversed(chain):
+      below, at = -1, self.held.get(u)
+      if is_seen_through(u):
+        below = self.looks[u.src[0]]
+        self.over.setdefault(u.src[0], []).append(u)
+      number = self.looks[u] = self.known.setdefault((abstract_of(u), at, below), len(self.elsewhere))
+      if number == len(self.elsewhere):
+        self.elsewhere.append(at is not None or (below >= 0 and self.elsewhere[below]))
+    return self.looks[x]
 
   def build(self, u: UOp, target: Placement) -> UOp:
     if (form := self.best(u, target)[1]) != "keep":
       self.note(u, target, form)
     return super().build(u, target)
-
-  def where(self, x: UOp) -> Key | None:
-    """What is held of a value and of those below it that might be moved in its place."""
-    if not self.held:
-      return None
-    if not is_seen_through(x):
-      at = self.held.get(x)
-      return None if at is None else (at,)
-    found = tuple([self.held.get(u) for u in views(x)])
-    return found if any(found) else None
 
 
 def is_seen_through(x: UOp) -> bool:
@@ -105,16 +124,16 @@ class OpWays:
     self.found, self.costs, self.ahead, self.kinds = found, MovesHeld(), Ahead(found, made), found.asked.kinds
     self.stay: dict[Key, UOp] = {}
     self.known: dict[Key, list[PricedWay]] = {}
+    self.needs: dict[Key, tuple[Placement | None, ...]] = {}  # of ops on what is held elsewhere, too
     self.products: dict[Key, Outcome] = {}
     self.places: dict[int, Placement | None] = {}  # of results, by the ids of ways
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
   def looks(self, u: UOp, src: Sources, target: Placement | None) -> Key:
-    """All that decides the way of an op, the abstract values of its sources first, but for what is behind it."""
-    seen = tuple([abstract_of(x) for x in src])
-    if u.op in COMPARED:
-      seen = distinguished(u.op, src, seen)
-    return seen, self.kinds[u], target, *[self.costs.where(x) for x in src]
+    """All that decides the way of an op but for what is behind it."""
+    look, known = self.costs.look, self.costs.looks
+    key = self.kinds[u], id(target), *[known.get(x) or look(x) for x in src]
+    return (*key, seen_by(u, src)[1]) if u.op in COMPARED else key
 
   def at_target(self, u: UOp, src: Sources, target: Placement) -> UOp:
     """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
@@ -123,7 +142,7 @@ class OpWays:
     if (like := self.stay.get(key)) is not None:
       return alike(u, src, like)
     if (ways := self.known.get(key)) is None:
-      ways = self.known[key] = self.ways(u, src, key[0], target)
+      ways = self.known[key] = self.ways(u, src, seen_by(u, src), target)
     way = ways[0] if len(ways) == 1 else min(ways, key=lambda way: self.rank(u, way))
     brought = self.brought(src, way.outcome)
     if brought is src:
@@ -146,7 +165,7 @@ class OpWays:
     if (like := self.stay.get(key)) is not None:
       return alike(u, src, like)
     if any(map(self.costs.knows, src)):
-      v = UOp.new(u.op, u.dtype, decide(u.op, u.dtype, src, u.arg, None, self.costs), u.arg)
+      v = UOp.new(u.op, u.dtype, self.decided(u, src, key), u.arg)
     else:
       v = by_hooks(u, src)
     if v.op is u.op and v.src == src:
@@ -156,6 +175,17 @@ class OpWays:
         if x is not s:
           self.costs.hold(x)
     return v
+
+  def decided(self, u: UOp, src: Sources, key: Key) -> Sources:
+    """The sources as `decide` brings them, at what is held: where that is known of what looks alike, to the same
+    placements. (A product that a sum places anew is more than a move.)"""
+    if (needs := self.needs.get(key)) is not None:
+      return tuple([x if at is None else self.costs.build(x, at) for x, at in zip(src, needs)])
+    forms = decide(u.op, u.dtype, src, u.arg, None, self.costs)
+    needs = tuple([None if x is form else form.device for x, form in zip(src, forms)])
+    if all(at is None or self.costs.build(x, at) is form for x, form, at in zip(src, forms, needs)):
+      self.needs[key] = needs
+    return forms
 
   def brought(self, src: Sources, o: Outcome) -> Sources:
     return (
@@ -196,6 +226,12 @@ class OpWays:
     if (best := self.products.get(key)) is None:
       best = self.products[key] = best_product(u, c, src, target, self.costs)
     return UOp.new(u.op, u.dtype, self.brought(src, best), u.arg)
+
+
+def seen_by(u: UOp, src: Sources) -> Sources:
+  """The abstract values of the sources of an op."""
+  seen = tuple([abstract_of(x) for x in src])
+  return distinguished(u.op, src, seen) if u.op in COMPARED else seen
 
 
 def alike(u: UOp, src: Sources, like: UOp | None) -> UOp:
