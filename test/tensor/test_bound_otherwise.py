@@ -23,6 +23,8 @@ def test_values_that_wait_are_computed_before_the_write():
   a, b = one(x, 1), one(x, 2)
   x.assign(x + 100).realize()
   assert (a.item(), b.item(), x.tolist()) == (1, 2, [*range(100, 110)])
+  Tensor.realize(a, b := one(x, 3), c := one(x, 4))
+  assert (a.item(), b.item(), c.item()) == (1, 103, 104)
 
 
 @pytest.mark.parametrize("first", range(3))
@@ -65,7 +67,7 @@ def test_steps_of_a_loop_that_are_held(monkeypatch):
   total, _ = scan(step, Tensor([0.0]), x.reshape(5, 1))
   x.assign(x * 2).realize()
   assert total.tolist() == [10.0] and x.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
-  monkeypatch.setattr(order, "_by_bindings", lambda tensors, sink: ([*tensors], []))
+  monkeypatch.setattr(order, "_bound_otherwise", lambda tensors, sink: [])
   x, _ = rows()
   kept = one(x, 1), one(x, 2)
   with pytest.raises(ValueError, match="in one computation"):

@@ -374,7 +374,7 @@ def effects_happen_again(monkeypatch) -> None:
 
 
 def readers_do_not_wait(monkeypatch) -> None:
-  monkeypatch.setattr(program_order, "readers", lambda roots, known: [])
+  monkeypatch.setattr(program_order, "readers", lambda roots: [])
 
 
 MUTANTS = (readers_run_before, values_are_views, views_are_values, effects_happen_again, readers_do_not_wait)

@@ -49,17 +49,6 @@ def memory_state(u: UOp, moved: bool = False) -> UOp | None:
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
 
 
-class Nameless:
-  """What no tensor stands for, while it is computed."""
-
-  __slots__ = ("__weakref__", "_holder", "follows", "uop")
-  _holder: Holder
-
-  def __init__(self, uop: UOp) -> None:
-    self.uop, self.follows = uop, False
-    program_order.enter(self)
-
-
 class ProgramOrder:
   """Every tensor that lives, in the order of its last change: what a realize, an assignment, `backward` and a replay
   look through."""
@@ -125,10 +114,9 @@ class ProgramOrder:
       taken.add(t.uop)
 
   def run(self, asked: Sequence[Live], read: Sequence[Live] = ()) -> list[UOp]:
-    """Computes `asked` and what `read` stand for, in one go with all that has to happen by then: whatever reads memory
-    which an assignment among them overwrites, and the assignments that this takes; before, if a variable has another
-    value there. So it does not matter to the values what is asked for first. Each tensor but `read` then holds its
-    buffer; returns what `read` would be."""
+    """Computes `asked` and `read`, in one go with all that has to happen by then (what reads memory that an assignment
+    among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
+    for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
     if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < self.began]):
       with unrecorded():  # a replay must not write to them
@@ -140,10 +128,10 @@ class ProgramOrder:
         _copy_value(t)
         roots[id(t)] = _root(t)
       due += more
-    if apart := _by_bindings(due, UOp.sink(*(roots[id(t)] for t in (*asked, *read))))[1]:
+    if apart := _bound_otherwise([*asked, *due], UOp.sink(*(t.uop for t in read))):
       for t in apart:  # first what is to be written: that writes to nothing which others wait to read
         values = (u.src[1] for u in _root(t).toposort() if u.op is Ops.ASSIGN and u.src[1].bound)
-        self.run([next(map(Nameless, values), t)])
+        self.run([next(map(type(t), values), t)])
       return self.run(asked, read)
     order = dedup(roots.values())
     with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
@@ -174,9 +162,7 @@ class ProgramOrder:
     """Computes values, and does what was assigned, before something else happens."""
     for t in tensors:
       _copy_value(t)
-    while tensors:
-      together, tensors = _by_bindings(tensors, UOp.sink())
-      self.run(together)
+    self.run(tensors)
 
   def readers(self, roots: dict[int, UOp]) -> list[Live]:
     """Live tensors, but for those (by id) of `roots`, that read a state of memory which an assignment below these
@@ -243,14 +229,15 @@ def _root(t: Live) -> UOp:
   return t.uop if state is None else state
 
 
-def _by_bindings(tensors: Sequence[Live], sink: UOp) -> tuple[list[Live], list[Live]]:
-  """The tensors that may be computed in one go with `sink`, and those in which a variable has another value."""
-  known, parts = dict(sink.bound), (list[Live](), list[Live]())
+def _bound_otherwise(tensors: Sequence[Live], sink: UOp) -> list[Live]:
+  """Those in which a variable has another value than below `sink` and in those before."""
+  known, apart = dict(sink.bound), list[Live]()
   for t in tensors:
-    mine = _root(t).bound
-    parts[apart := any(known.get(v, n) != n for v, n in mine)].append(t)
-    known |= {} if apart else dict(mine)
-  return parts
+    if any(known.get(v, n) != n for v, n in _root(t).bound):
+      apart.append(t)
+    else:
+      known.update(_root(t).bound)
+  return apart
 
 
 def _copy_value(t: Live) -> None:

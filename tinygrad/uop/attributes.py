@@ -90,10 +90,8 @@ def _key_of(u: UOp) -> bytes:
 
 
 def _bound_in(u: UOp) -> frozenset[tuple[UOp, int]]:
-  if u.op is Ops.BIND:
-    return frozenset((u.unbind(),))
-  sets = {s.bound for s in itertools.chain(u.src, uops_in(u.arg))} if u.arg is not None else {s.bound for s in u.src}
-  return sets.pop() if len(sets) == 1 else frozenset().union(*sets)
+  here = ((u.src[0], u.src[1].arg),) if u.op is Ops.BIND else ()
+  return frozenset(here).union(*{s.bound for s in (*u.src, *uops_in(u.arg))})
 
 
 ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device)

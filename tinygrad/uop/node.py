@@ -226,14 +226,9 @@ class UOp:
 
   def variables(self) -> list[UOp]:
     """The VARIABLEs below this node, those inside args included, by name."""
-    found: dict[UOp, None] = {}
-    for u in self.toposort():
-      if u.op is Ops.VARIABLE:
-        found[u] = None
-      elif u.arg is not None:
-        for inner in uops_in(u.arg):
-          found.update(dict.fromkeys(inner.variables()))
-    return sorted(found, key=lambda v: v.arg)
+    order = self.toposort()
+    inner = {v for u in order for x in uops_in(u.arg) for v in x.variables()}
+    return sorted(inner.union(u for u in order if u.op is Ops.VARIABLE), key=lambda v: v.arg)
 
   # ---- leaves
 
@@ -303,10 +298,6 @@ class UOp:
       fix = "bind a value within them, or declare wider bounds"
       raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: {fix}")
     return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
-
-  def unbind(self) -> tuple[UOp, int]:
-    assert self.op is Ops.BIND, self.op
-    return self.src[0], self.src[1].arg
 
   # ---- the hooks: every node that a user's op makes comes through here
 
