@@ -86,7 +86,7 @@ class Drawn:
   """A token; where they were asked for, its log-probability and the likeliest tokens with theirs."""
 
   token: int
-  logprob: float = math.nan
+  logprob: float | None = None
   likeliest: tuple[tuple[int, float], ...] = ()
 
 

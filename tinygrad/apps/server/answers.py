@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,13 +87,13 @@ def message_of(deltas: list[dict[str, Any]]) -> dict[str, Any]:
   return message
 
 
-def likelihood(x: float) -> float:
+def likelihood(x: float | None) -> float | None:
   """JSON has no infinity."""
-  return max(x, -9999.0)
+  return None if x is None else max(x, -9999.0)
 
 
 def chat_logprobs(drawn: list[Drawn], tokenizer: Tokenizer) -> dict[str, Any]:
-  def shown(token: int, logprob: float) -> dict[str, Any]:
+  def shown(token: int, logprob: float | None) -> dict[str, Any]:
     piece = tokenizer.pieces[token]
     text = piece.decode("utf-8", "replace") or tokenizer.names[token]
     return {"token": text, "logprob": likelihood(logprob), "bytes": list(piece or text.encode())}
@@ -118,9 +117,7 @@ def completion_logprobs(drawn: list[Drawn], tokenizer: Tokenizer, offset: int) -
   offsets = list(itertools.accumulate(lengths[:-1], initial=offset)) if drawn else []
   return {
     "tokens": [shown(d.token) for d in drawn],
-    "token_logprobs": [None if math.isnan(d.logprob) else likelihood(d.logprob) for d in drawn],
-    "top_logprobs": [
-      None if math.isnan(d.logprob) else {shown(i): likelihood(x) for i, x in d.likeliest} for d in drawn
-    ],
+    "token_logprobs": [likelihood(d.logprob) for d in drawn],
+    "top_logprobs": [None if d.logprob is None else {shown(i): likelihood(x) for i, x in d.likeliest} for d in drawn],
     "text_offset": offsets,
   }
