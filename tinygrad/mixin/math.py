@@ -147,10 +147,10 @@ class Math(Elementwise):
     return self.sin().div(self.cos())
 
   def _odd(self, function: str, dtype: DType) -> Self:
-    """x + x³·P(x²), which is rounded to `dtype`."""
+    """x·(1 + x²·P(x²)), which keeps the sign of 0 and is rounded to `dtype`."""
     z, (*coefficients, last) = self.square(), SERIES[function][dtype is not dtypes.float64]
     p = functools.reduce(lambda p, c: p.mul(z).add(c), reversed(coefficients), z.const_like(last))
-    return self.add(self.mul(z).mul(p))
+    return self.mul(z.mul(p).add(1))
 
   def _arcsine(self) -> tuple[Self, Self]:
     """(whether |x| <= 1/2, the arc sine in the wider type of x where it is, else of sqrt((1 - |x|)/2)): asin x = pi/2 -
