@@ -88,3 +88,10 @@ def test_variance_of_what_lies_far_from_zero(axis):
   x = (np.random.default_rng(5).standard_normal((500, 500)) + 1e4).astype(np.float32)
   want = x.astype(np.float64).var(axis, ddof=1)
   np.testing.assert_allclose(Tensor(x).var(axis).numpy(), want, rtol=6e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["asin", "atan", "sinh", "tan", "sin", "tanh", "asinh", "atanh", "erf"])
+def test_odd_functions_keep_the_sign_of_0(name, dtype):
+  """Mutant: x + x³·P(x²) where P is below 0."""
+  assert np.signbit(getattr(Tensor(np.array([0.0, -0.0], dtype)), name)().numpy()).tolist() == [False, True]

@@ -147,10 +147,12 @@ class Math(Elementwise):
     return self.sin().div(self.cos())
 
   def _odd(self, function: str, dtype: DType) -> Self:
-    """x·(1 + x²·P(x²)), which keeps the sign of 0 and is rounded to `dtype`."""
+    """x + x³·P(x²), which is rounded to `dtype`, and 0 with its sign."""
     z, (*coefficients, last) = self.square(), SERIES[function][dtype is not dtypes.float64]
     p = functools.reduce(lambda p, c: p.mul(z).add(c), reversed(coefficients), z.const_like(last))
-    return self.mul(z.mul(p).add(1))
+    if dtype is dtypes.float64:
+      return z.eq(0).where(self, self.add(self.mul(z).mul(p)))
+    return self.mul(z.mul(p).add(1))  # in a wider type, where it makes no difference
 
   def _arcsine(self) -> tuple[Self, Self]:
     """(whether |x| <= 1/2, the arc sine in the wider type of x where it is, else of sqrt((1 - |x|)/2)): asin x = pi/2 -
