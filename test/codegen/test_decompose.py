@@ -15,7 +15,8 @@ from tinygrad.numerics.decompose import decompose, rounded_to_single
 from tinygrad.uop import Ops, ParamArg, UOp
 
 # bounds are those of processors that round a product and a sum once
-ROUNDED_TWICE = 1.0 if {"fma", "neon"} & set(Device["CPU"].target.features) else 1.05
+FUSED = bool({"fma", "neon"} & set(Device["CPU"].target.features))
+ROUNDED_TWICE = 1.0 if FUSED else 1.05
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 1.0, -1.0, 3.4e38, -3.4e38]
 
 
@@ -55,7 +56,7 @@ def test_float32_functions(op, function, low, high, bound):
   assert ulps(elementwise(op, x), want).max() <= bound * ROUNDED_TWICE
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(np.float32, 1.3), (np.float64, 2)])
+@pytest.mark.parametrize(("dtype", "bound"), [(np.float32, 1.3), (np.float64, 2 if FUSED else 3)])
 def test_erf(dtype, bound):
   from math import erf
 
@@ -91,7 +92,7 @@ def test_powers_of_two_of_float32():
   value = codegen_kernels.op(Ops.POW, UOp.const(dtypes.float32, 2.0), load(1, x, i))
   with np.errstate(all="ignore"):
     want = np.exp2(x.astype(np.longdouble))
-  assert ulps(run(sink(store(i, value, i, size=x.size)), [x]), want).max() <= 1
+  assert ulps(run(sink(store(i, value, i, size=x.size)), [x]), want).max() <= (1 if FUSED else 1.2)
 
 
 def test_logarithms_that_are_rounded_to_float32_are_short():
