@@ -132,7 +132,7 @@ class OpWays:
   def looks(self, u: UOp, src: Sources, target: Placement | None) -> Key:
     """All that decides the way of an op but for what is behind it."""
     look, known = self.costs.look, self.costs.looks
-    key = self.kinds[u], id(target), *[known.get(x) or look(x) for x in src]
+    key = self.kinds[u], target, *[known.get(x) or look(x) for x in src]
     return (*key, seen_by(u, src)[1]) if u.op in COMPARED else key
 
   def at_target(self, u: UOp, src: Sources, target: Placement) -> UOp:
