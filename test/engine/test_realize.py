@@ -184,3 +184,15 @@ def test_a_step_does_not_look_into_values_that_are_older_than_what_it_writes(mon
 
   visited(1)
   assert visited(50) == visited(1)
+
+
+@pytest.mark.parametrize("interpreted", [0, 1])
+def test_constants_are_where_they_are_read_beside_more_devices(interpreted):
+  """Mutant: the interpreter has a constant on as many devices as there are in the graph, where a cut of fewer has no
+  block."""
+  three, four = (Tensor.zeros(4).contiguous().shard([f"CPU:{i}" for i in range(n)], axis=0).realize() for n in (3, 4))
+  three.assign(Tensor.full((4,), 2.0))
+  four.assign(Tensor.full((4,), 3.0))
+  with Context(INTERPRET=interpreted):
+    Tensor.realize(three, four)
+  assert three.tolist() == [2.0] * 4 and four.tolist() == [3.0] * 4

@@ -58,10 +58,13 @@ class Interpreter:
       where = u.arg.device if u.op is Ops.BUFFER else u.arg.result if u.op is Ops.COLLECTIVE else None
       src = u.src[:1] if u.op is Ops.WAIT else u.src  # what it waits for may be elsewhere
       self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in src), default=0)
-    given = [p for u in nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]  # of constants, nobody else tells
-    most = max([1, *self.devices.values(), *(len(device_set(p)) for p in given)])
+    wanted: dict[UOp, int] = {}  # of constants, who reads them tells
+    for u in reversed(nodes):
+      here = self.devices[u] = self.devices[u] or wanted.get(u, 1)
+      reads = max(len(device_set(p)) for p in u.arg.placements) if u.op is Ops.COLLECTIVE else here
+      wanted.update({s: max(wanted.get(s, 1), reads) for s in u.src})
     for u in nodes:
-      each = range(self.devices[u] or most)
+      each = range(self.devices[u])
       self.values[u] = self.collective(u) if u.op is Ops.COLLECTIVE else [self.local(u, d) for d in each]
     for u in nodes:
       for d, x in enumerate(self.values[u] if u.op is Ops.ASSIGN else ()):
