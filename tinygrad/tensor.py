@@ -401,9 +401,9 @@ class Tensor(NN, metaclass=_Training):
   def from_process_local(cls, array: Any, placement: Placement, shape: Sequence[int] | None = None) -> Self:
     """The tensor of which this process gives `array`: the smallest box that holds the blocks of its devices. So no
     process has to have the whole; in one process alone the array is the whole. `shape` of the whole is needed where
-    blocks are not all of one size.
+    blocks are not all of one size. Done by all processes together.
 
-    Raises: ShardError if the array is not that box.
+    Raises: ShardError if the array is not that box; DivergedError where processes give other values for one block.
     Shape: `-> (*shape)`.
 
     Examples:
@@ -427,7 +427,7 @@ class Tensor(NN, metaclass=_Training):
       refuse(rule, "array[tuple(slice(lo, hi) for lo, hi in part)], and shape= of the whole", show_placement(placement))
     whole = Buffer(placement, tuple(shape), from_numpy_dtype(array.dtype)).allocate()
     source = {box: (buffer_of(UOp.from_numpy(array)), 0)}
-    copy_blocks(shape, source, [(placement.box(i, shape), whole, i) for i in own])
+    copy_blocks(shape, source, [(placement.box(i, shape), whole, i) for i in range(len(placement.devices))])
     return cls._wrap(UOp.buffer(whole.shape, whole.dtype, placement, whole), True)
 
   def bitcast(self, dtype: DType | str) -> Self:

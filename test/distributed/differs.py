@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygrad import Device, Tensor, TinyJit, distributed
+from tinygrad import Device, Sharding, Tensor, TinyJit, distributed
 from tinygrad.distributed import world
 
 what = sys.argv[1]
@@ -28,6 +28,9 @@ if what == "a number in a step":
 if what == "data":
   weights = Tensor(np.full(4, rank, np.float32)).shard(devices)
   print("computed", (weights.sum() * x).sum().item())
+if what == "a block of data":  # which both of them hold
+  half = Tensor.from_process_local(np.full(4, rank, np.float32), Sharding(devices, None))
+  print("computed", (half.sum() * x).sum().item())
 if what == "its part of data":  # as it may: nobody else reads it
   rows = np.arange(8, dtype=np.float32)
   rows[: 4 * rank] = np.nan

@@ -275,6 +275,7 @@ def test_a_process_that_reads_alone_is_named():
       r"DivergedError: the processes have other values for devices of all: \[4\] float32"
       r"[^$]*process 0 in differs.py:\d+: [^$]*process 1 in differs.py:\d+: [^$]*fix: the same seed",
     ),
+    ("a block of data", r"DivergedError: the processes have other values for devices of all: \[4\] float32"),
     ("threads", r"DistributedError: two threads of process 0 meet the other processes at once[^$]*fix: "),
     ("the version", r"DistributedError: initialize: processes have other versions[^$]*process 1: 01234567 in /else"),
     ("devices", r"DistributedError: initialize: there is 1 device in each process already, not 2[^$]*fix: "),

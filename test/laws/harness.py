@@ -93,13 +93,10 @@ def without_numbers(roots: Sequence[UOp]) -> list[UOp]:
 def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   """The roots' global values by the interpreter of the localized program."""
   roots = without_numbers(roots)
-  somewhere = UOp.buffer((1,), dtypes.int8, Sharding(p.mesh))  # a program of constants alone would run on no device
-  memory = {
-    u: blocks(value, u.arg.device, p.seed) for u, value in [*p.content.items(), (somewhere, np.zeros(1, np.int8))]
-  }
-  local = localize(UOp.sink(*roots, somewhere))
+  memory = {u: blocks(value, u.arg.device, p.seed) for u, value in p.content.items()}
+  local = localize(UOp.sink(*roots))
   machine = Interpreter(lambda buffer: memory[buffer], {"v": p.variable})
-  machine.run(local)
+  machine.run(local, dict.fromkeys(local.src, len(device_set(Sharding(p.mesh)))))
   out = []
   for root, s in zip(roots, local.src):
     assert not isinstance(s.device, Sharding) or not s.device.partial, f"{root} is still partial"

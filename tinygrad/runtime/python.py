@@ -51,18 +51,23 @@ class Interpreter:
     self.resolved: dict[tuple[UOp, int], int] = {}
     self.devices: dict[UOp, int] = {}
 
-  def run(self, sink: UOp) -> None:
-    """Evaluates `sink` and then performs its ASSIGNs: every plain reader of a buffer has seen its old content."""
+  def run(self, sink: UOp, read: Mapping[UOp, int] | None = None) -> None:
+    """Evaluates `sink` and then performs its ASSIGNs: every plain reader of a buffer has seen its old content.
+
+    A constant is on no device: it is evaluated on as many as read it, by the graph or, says `read`, from `values`.
+    """
     nodes = [u for u in sink.toposort() if u.op is not Ops.SINK]
     for u in nodes:
       where = u.arg.device if u.op is Ops.BUFFER else u.arg.result if u.op is Ops.COLLECTIVE else None
       src = u.src[:1] if u.op is Ops.WAIT else u.src  # what it waits for may be elsewhere
       self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in src), default=0)
-    wanted: dict[UOp, int] = {}  # of constants, who reads them tells
+    wanted = dict(read or {})
     for u in reversed(nodes):
       here = self.devices[u] = self.devices[u] or wanted.get(u, 1)
-      reads = max(len(device_set(p)) for p in u.arg.placements) if u.op is Ops.COLLECTIVE else here
-      wanted.update({s: max(wanted.get(s, 1), reads) for s in u.src})
+      placements = u.arg.placements if u.op is Ops.COLLECTIVE else ()
+      reads = [len(device_set(p)) for p in placements] or [here] * len(u.src)
+      for s, n in zip(u.src, reads, strict=True):
+        wanted[s] = max(wanted.get(s, 1), n)
     for u in nodes:
       each = range(self.devices[u])
       self.values[u] = self.collective(u) if u.op is Ops.COLLECTIVE else [self.local(u, d) for d in each]
