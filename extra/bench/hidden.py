@@ -53,7 +53,7 @@ def least(jobs: Sequence[QueueJob]) -> float:
   return found
 
 
-def planned_step(args: list[str], arrange: Callable[[overlap.Price], Any]) -> Simulation:
+def planned_step(args: list[str], arrange: Callable[[overlap.Price, bool], Any]) -> Simulation:
   """A step of the program's own options, whose items get their order by `arrange`."""
   options = parsed(args)
   cluster, kept = cluster_of(options.cluster), (overlap.hiding, compiling._plans)
@@ -69,7 +69,7 @@ def planned_step(args: list[str], arrange: Callable[[overlap.Price], Any]) -> Si
 def row(args: list[str]) -> list[str]:
   programs: list[list[QueueJob]] = []
 
-  def plain(price: overlap.Price) -> Any:
+  def plain(price: overlap.Price, ahead: bool) -> Any:
     def arranged(items: Sequence[Any], temps: Any, buffers: Any) -> Any:
       programs.append(overlap.jobs_of(items, [price(item) for item in items]))
       return as_is(items, temps, buffers)

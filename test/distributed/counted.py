@@ -26,16 +26,18 @@ n = Device.count(KIND)
 
 
 class Counting:
-  """MPI's communicator; `sent` counts the bytes of messages."""
+  """One of MPI's communicators; `sent` counts the bytes of messages of all."""
+
+  sent = 0
 
   def __init__(self, comm):
-    self.comm, self.sent = comm, 0
+    self.comm = comm
 
   def __getattr__(self, name):
     return getattr(self.comm, name)
 
   def Isend(self, data, *to):
-    self.sent += memoryview(data[0]).nbytes
+    Counting.sent += memoryview(data[0]).nbytes
     return self.comm.Isend(data, *to)
 
 
@@ -52,11 +54,12 @@ if "--whole" in sys.argv:
   mark = peer_reads.PeerIndex.mark
   peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))
 world = Device.world
-counting = world.comm = Counting(world.comm)
+for wire in [world.mpi_wire] + [world.courier.wire] * (world.courier is not None):
+  wire.comm = Counting(wire.comm)
 
 
 def sent_here():
-  return counting.sent + (nccl_double.carried if KIND == "EMULATED" else 0)
+  return Counting.sent + (nccl_double.carried if KIND == "EMULATED" else 0)
 
 
 grid = "--grid" in sys.argv
@@ -77,6 +80,6 @@ for name, given, f, want in (
   y.realize()
   assert ("inside hosts, " in str(report)) == ("between hosts" in str(report)) == (report.between_hosts > 0)
   Device[Device.local(KIND)[0]].synchronize()
-  sent = world.comm.comm.allreduce(sent_here() - before)
+  sent = world.comm.allreduce(sent_here() - before)
   same = np.array_equal(y.numpy(), want)
   print(name, sent, int(report.wire * n), same, report.between_hosts, report.inside_hosts, flush=True)

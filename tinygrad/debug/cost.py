@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.debug.estimate import COUNTED, Estimate, estimate
 from tinygrad.debug.report import remap_step
@@ -69,8 +69,16 @@ def cost_of(item: ScheduleItem, cluster: Cluster) -> ItemCost:
 
 
 def prices(cluster: Cluster) -> Callable[[ScheduleItem], list[tuple[bool, float]]]:
-  """What items take of a device's two queues (runtime/overlap.py)."""
-  return lambda item: cost_of(item, cluster).in_turn
+  """What items take of a device's two queues (runtime/overlap.py). What lies in memory that kernels can read, they read
+  themselves."""
+  read = {level.name for level in cluster.levels if level.topology == "memory"}
+
+  def price(item: ScheduleItem) -> list[tuple[bool, float]]:
+    cost = cost_of(item, cluster)
+    far, near = ([p for p in cost.phases if (p.level in read) == within] for within in (False, True))
+    return replace(cost, phases=tuple(far), seconds=cost.seconds + sum(p.seconds for p in near)).in_turn
+
+  return price
 
 
 # ---------------------------------------------------------------- kernels

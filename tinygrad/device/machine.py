@@ -75,6 +75,9 @@ def in_cluster(cluster: Cluster, mesh: Mesh) -> Machine:
 
 
 CPU = Machine(1e11, 2e10, 1e10, 2e-5)  # a share of a server's cores; devices of one machine exchange through memory
+CPU_CHIP = Chip("CPU", (), CPU.flops, CPU.bandwidth, 16e9, CPU.bandwidth, CPU.latency / 4, "CPU")
+CPU_MEMORY = Level("memory", 2, 1e10, CPU.latency, "memory")
+ETHERNET = Level("Ethernet", 1, 1.25e9, 3e-5)  # 10 Gb/s
 # NVIDIA H100 Tensor Core GPU data sheet, the SXM column: dense (half of what is said with sparsity); PCIe gen 5 and
 # NVLink in one direction. No data sheet says latencies and what a launch takes: these are assumed
 H100_SXM = Chip(

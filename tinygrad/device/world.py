@@ -71,3 +71,7 @@ class World(Protocol):
   def bring(self, parts: Sequence[Any]) -> None:
     """Copies what kernels read of devices of other hosts (runtime/peer_reads.py: PeerPart) to memory of theirs."""
     ...
+
+  def delivery(self) -> Any:
+    """What carries such parts of one kernel beside the devices' work (distributed/courier.py: Delivery)."""
+    ...

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import Backend, Capabilities, Device, DeviceError, Rendered, Target
@@ -28,6 +28,7 @@ class SharedCPU(CPU):
   def __init__(self, name: str) -> None:
     self.rank: int = self.world.owner(name)
     super().__init__(name)
+    self.target = replace(self.target, overlaps=self.world.cluster)
     hosts = self.world.hosts
     if hosts.count(hosts[self.rank]) * self.world.per_process >= cores():
       self.worth_waking <<= 4  # the thread would have no core of its own, and run in the place of another process

@@ -89,7 +89,6 @@ class NCCLWire:
     communicator = self.communicators[own]
     f = communicator.send if sends else communicator.recv
     f(Bytes(buffer.handle(i).address + first, m.nbytes), number_of(other), stream=int(device.stream))
-    self.world.bytes_sent += sends * m.nbytes
 
   def close(self) -> None:
     """A communicator's end waits for that of the others."""

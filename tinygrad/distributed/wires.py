@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tinygrad.device import HOST_DEVICE, Box, Buffer
 from tinygrad.device.block import runs
-from tinygrad.dtype import DType, to_numpy_dtype
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.runtime.peer_reads import PeerPart
 from tinygrad.runtime.transfer import addressed, as_bytes, fill_blocks
@@ -66,21 +66,20 @@ class MPIWire:
 
   on_devices = False
 
-  def __init__(self, world: Any) -> None:
-    self.world = world
+  def __init__(self, world: Any, comm: Any) -> None:
+    self.world, self.comm = world, comm
 
   def pass_on(self, messages: Sequence[Message], what: str) -> None:
-    world, requests = self.world, []
+    world, comm, requests = self.world, self.comm, []
     for number, m in enumerate(messages):
       if m.memory is None:
         continue
       buffer, i, first = m.memory
       data = [as_bytes(addressed(buffer, i))[first : first + m.nbytes], world.mpi.BYTE]
       if m.ends[0] == world.index:
-        requests.append(world.comm.Isend(data, m.ends[1], number % TAGS))
-        world.bytes_sent += m.nbytes
+        requests.append(comm.Isend(data, m.ends[1], number % TAGS))
       else:
-        requests.append(world.comm.Irecv(data, m.ends[0], number % TAGS))
+        requests.append(comm.Irecv(data, m.ends[0], number % TAGS))
     for request in requests:
       world.wait(request.Test, what)
 
@@ -113,6 +112,21 @@ def room_for(sizes: Sequence[int], dtype: DType, device: str | None) -> Buffer:
   if device is None:
     return in_host(numpy.empty(tuple(sizes), to_numpy_dtype(dtype)), dtype)
   return Buffer(device, tuple(sizes), dtype).allocate()
+
+
+def stage(
+  parts: Sequence[tuple[PeerPart, tuple[int, int]]], index: int, wire: Wire, mail: Mail
+) -> list[tuple[PeerPart, Any]]:
+  """Adds messages through the host's memory, for parts between processes; what is to be written when they are there."""
+  rooms = []
+  for p, (source, target) in parts:
+    array = p.read() if source == index else p.room() if target == index else None
+    if target == index:
+      rooms.append((p, array))
+    memory = None if array is None else (in_host(array, dtypes.uint8), 0, 0)
+    names = p.source.devices[p.number], p.target.devices[0]
+    mail.add(wire, Message(*names, (source, target), memory, p.nbytes))
+  return rooms
 
 
 def runs_of(elements: Any) -> list[tuple[int, int]] | None:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import re
 import socket
@@ -15,14 +16,18 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, number_of, refuse
+from tinygrad.device.cluster import Cluster
+from tinygrad.device.machine import CPU_CHIP, CPU_MEMORY, ETHERNET
 from tinygrad.distributed.arena import COUNTERS, Arena
 from tinygrad.distributed.beats import SILENCE, Beats
 from tinygrad.distributed.boxes import WORDS, Boxes
+from tinygrad.distributed.courier import Courier, Delivery
 from tinygrad.distributed.devices import Opened, SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
@@ -37,6 +42,7 @@ from tinygrad.distributed.wires import (
   piece_of,
   room_for,
   runs_of,
+  stage,
 )
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import PACKAGE, blake2b, numpy, prod, settings_from, source_line, user_frame, user_line
@@ -86,13 +92,13 @@ class Processes:
       raise DistributedError(f"initialize: processes have other versions of tinygrad:{rows}\n  fix: the same for all")
     self.per_process = devices
     gc.disable()  # `collect` does
-    self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
+    self.collected = 0
     self.line: Any = None  # that the others have been told of
     self.meeting, self.clash = threading.Lock(), ""  # one thread meets; else nobody knows in which order
     self.unchecked = SAME_DATA.value  # copies of host data that are still to be compared
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self.opened: dict[type[Any], Opened] = {}  # by kind of device
-    self.mpi_wire: Wire = MPIWire(self)
+    self.mpi_wire: Wire = MPIWire(self, self.comm)
     self.wires: dict[str, Wire] = {}  # by kind: what carries bytes from device to device
     self._map_memory()
     near = [arena for arena in self.arenas if arena is not None]
@@ -101,6 +107,7 @@ class Processes:
     self.boxes = Boxes(self.index, pages, [arena.base for arena in near]) if everybody else None
     own, *others = sorted(self.statuses, key=lambda s: s.rank != self.index)
     beats = Beats(mpi, self.comm, self.index, self.hosts) if len({*self.hosts}) > 1 else None
+    self.courier = None if beats is None else Courier(self)
     self.watch = Watch(own, others, beats)
     self.own, self.others = own, others
     own.say(RUNNING)
@@ -125,6 +132,16 @@ class Processes:
         arena = self.arenas[rank] = self.arena if rank == self.index else Arena.of(pid, fd, size)
         self.statuses.append(Status(rank, pid, memoryview(arena.map)[:COUNTERS]))
     self.bases = [0 if arena is None else arena.base for arena in self.arenas]
+
+  @functools.cached_property
+  def cluster(self) -> Cluster | None:
+    """What the hosts' processors are taken for where schedules are made, so that what is between hosts runs beside
+    kernels: as assumed, for all processes have one schedule. None for one host, or for hosts that are not alike."""
+    each = [len([*group]) * self.per_process for _, group in itertools.groupby(self.hosts)]
+    if len(each) == 1 or len({*each}) > 1:
+      return None
+    levels = replace(CPU_MEMORY, size=each[0]), replace(ETHERNET, size=len(each))
+    return Cluster(f"{len(each)} hosts", CPU_CHIP, levels)
 
   # ---- names
 
@@ -417,12 +434,10 @@ class Processes:
 
   def bring(self, parts: Sequence[PeerPart]) -> None:
     what = f"parts of {len(parts)} devices of other hosts"
-    ends = [(self.owner(p.source.devices[p.number]), self.owner(p.target.devices[0])) for p in parts]
-    if own := [p for p, (a, b) in zip(parts, ends) if a == b == self.index]:  # that do not reach each other
+    if own := [p for p, (a, b) in self.ends(parts, far=False) if a == b == self.index]:  # that do not reach each other
       bring_here(own)
-    far = [(p, (a or 0, b or 0)) for p, (a, b) in zip(parts, ends) if a != b]
     messages, staged = Mail(), []
-    for p, between in far:
+    for p, between in self.ends(parts):
       wire = self.wire(p.source.devices[p.number], p.target.devices[0])
       if wire.on_devices and (runs := runs_of(p.elements)) is not None:
         for message in messages_of(p, runs, between, self.index):
@@ -434,19 +449,21 @@ class Processes:
       wait_for(parts)
     if shared:
       self.exchange(what)  # nobody reads what was brought before
-    rooms = []
-    for p, (source, target) in staged:
-      array = p.read() if source == self.index else p.room() if target == self.index else None
-      if target == self.index:
-        rooms.append((p, array))
-      memory = None if array is None else (in_host(array, dtypes.uint8), 0, 0)
-      names = p.source.devices[p.number], p.target.devices[0]
-      messages.add(self.mpi_wire, Message(*names, (source, target), memory, p.nbytes))
+    rooms = stage(staged, self.index, self.mpi_wire, messages)
     messages.pass_on(what)
     for p, array in rooms:
       p.write(array)
     if shared:
       self.exchange(f"end of {what}")
+
+  def ends(self, parts: Sequence[PeerPart], far: bool = True) -> list[tuple[PeerPart, tuple[int, int]]]:
+    """The processes of both ends of each part; of those between processes alone, unless it is asked for all."""
+    each = [(self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0) for p in parts]
+    return [(p, (a, b)) for p, (a, b) in zip(parts, each) if not far or a != b]
+
+  def delivery(self) -> Delivery:
+    assert self.courier is not None
+    return Delivery(self.courier)
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def read_by_others(self, device: str) -> bool:
@@ -524,6 +541,8 @@ class Processes:
         print(f"{type(e).__name__}: {e}", file=sys.stderr)
         self.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
     if self.failed is None:
+      if self.courier is not None:
+        self.courier.end()
       for wire in self.wires.values():
         wire.close()
       self.own.say(ENDED)

@@ -143,7 +143,8 @@ def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
   """The schedule of a local graph whose memory is on devices of these kinds."""
   targets = {Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS}
   target = targets.pop() if len(targets) == 1 else scheduling.ANY_TARGET
-  arrange = scheduling.as_is if target.overlaps is None else overlap.hiding(costs.prices(target.overlaps))
+  ahead = not any(Device.capabilities(d).simulated for d in devices)
+  arrange = scheduling.as_is if target.overlaps is None else overlap.hiding(costs.prices(target.overlaps), ahead)
   return scheduling.create_schedule(local, bool(TILE_AND_FUSE) and not CHECK_NAN and target.fuses, target, arrange)
 
 

@@ -180,7 +180,7 @@ class Captured:
     for w, d, call in (b for stretch in self.stretches for b in stretch.bound):
       for i, key in enumerate([*(number.get(id(m)) for m in w.memory), *w.item.variables]):
         if key in self.places:
-          if Device.capabilities(w.item.devices[d]).cells and not w.apart:
+          if Device.capabilities(w.item.devices[d]).cells and not w.copies.apart:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))
@@ -195,7 +195,7 @@ class Captured:
       array[i] = x if handles is None else handles[d].address
     for call, w, i, d in calls:
       if i < len(w.memory):
-        call.set_buffer(i, w.pointers(i, d))
+        call.set_buffer(i, w.copies.pointers(i, d))
       else:
         call.set_variable(i - len(w.memory), x)
 

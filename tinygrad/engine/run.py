@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
-from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
-from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span
-from tinygrad.runtime.peer_reads import bring_parts, parts_read
+from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span, uninterrupted
+from tinygrad.runtime.call_lists import CallLists
+from tinygrad.runtime.peer_reads import PeerCopies, bring_parts
 from tinygrad.runtime.transfer import copy
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
@@ -75,7 +75,7 @@ class Work:
   program: CompiledKernel | None
   memory: list[Buffer]
   variables: dict[str, int]
-  copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)
+  copies: PeerCopies
   within: Any = None  # as of its run
 
   @property
@@ -87,35 +87,16 @@ class Work:
     return Device[self.item.devices[0]].capabilities.simulated
 
   @property
-  def apart(self) -> bool:
-    """Whether its devices cannot read one another's memory, as it would: their parts are brought to each before."""
-    assert self.program is not None
-    return bool(self.program.peers) and not self.simulated and len(within_reach(self.item.devices)) > 1
-
-  def pointers(self, i: int, d: int) -> Any:
-    """Argument i of the kernel on device number d: its memory, or everybody's."""
-    assert self.program is not None
-    if i not in self.program.peers:
-      return self.memory[i].handle(d)
-    near, every = next(g for g in within_reach(self.item.devices) if d in g), range(len(self.item.devices))
-    return [(self.memory[i].handle(k) if k in near else self.brought(i, k, near).handle()) for k in every]
-
-  def brought(self, i: int, k: int, near: Sequence[int]) -> Buffer:
-    """The memory on one of the devices `near`, for all of them, for what they read of device k's argument i."""
-    row, device = (self.memory[i].nbytes_per_device,), self.item.devices[near[k % len(near)]]
-    return self.copies.setdefault((i, k, near[0]), Buffer(device, row, dtypes.uint8)).allocate()
-
-  def all_brought(self) -> list[Buffer]:
-    given, every = () if self.program is None else sorted(self.program.peers), range(len(self.item.devices))
-    groups = within_reach(self.item.devices)
-    return [self.brought(i, k, near) for i in given for near in groups for k in every if k not in near]
+  def brings(self) -> bool:
+    """Whether the host has to do something before."""
+    return self.program is None or (self.copies.apart and not self.copies.delivered)
 
   def bring(self) -> None:
     """What the host does before: the transfer between device sets that it is, or filling the copies."""
     if isinstance(self.item.kernel, Transfer):
       copy(self.item.kernel, self.memory[1], self.memory[0])
     else:
-      bring_parts(parts_read(self.item, self.memory, self.brought))
+      bring_parts(self.copies.parts())
 
   @property
   def name(self) -> str:
@@ -123,8 +104,12 @@ class Work:
 
 
 def work_of(run: Run) -> list[Work]:
-  each = ((i, p, [run.memory[s] for s in i.slots]) for i, p in zip(run.plan.items, run.plan.programs))
-  return [Work(i, p, memory, {**run.variables, **dict(i.constants)}, within=run.within) for i, p, memory in each]
+  out = list[Work]()
+  for item, p in zip(run.plan.items, run.plan.programs):
+    memory = [run.memory[s] for s in item.slots]
+    copies = PeerCopies(item, memory, () if p is None else sorted(p.peers))
+    out.append(Work(item, p, memory, {**run.variables, **dict(item.constants)}, copies, run.within))
+  return out
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +124,8 @@ class Stretch:
   stamps: list[tuple[Work, int, Any, Any]] = field(default_factory=list)  # beside them, where a recording needs those
   ops: int = 0
   nbytes: int = 0
-  brings: bool = False  # whether its one item is a copy, or has parts brought to it before
+  brings: bool = False  # whether the host has to do something before
+  deliveries: dict[Work, Any] = field(default_factory=dict)  # what brings them beside the work (device/world.py)
 
   def __post_init__(self) -> None:
     for w in self.work:
@@ -150,51 +136,41 @@ class Stretch:
         assert isinstance(w.item.kernel, Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
-    self.brings = self.work[0].program is None or self.work[0].apart
+    self.brings = self.work[0].brings
     if Device.world is not None:
-      Device.world.learn(self.text, [*memory.values(), *(self.work[0].all_brought() if self.brings else ())])
+      copies = [b for w in self.work for b in w.copies.all_made()]
+      Device.world.learn(self.text, [*memory.values(), *copies])
+      self.deliveries = {w: Device.world.delivery() for begun in self.beginnings() for w in begun}
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:
-    """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
-    last barrier (or before this stretch), before they write what a peer may still read, and at the end."""
-    lists: dict[str, list[Any]] = {}
-    met: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}  # by device set: memory written and read by peers since
-
-    def meet(devices: tuple[str, ...]) -> None:
-      for group in within_reach(devices):
-        backends = [Device[devices[i]] for i in group]
-        for b, call in zip(backends, backends[0].barrier(backends) if len(group) > 1 else ()):
-          if Device.here(b.name):
-            lists.setdefault(b.name, []).append(call)
-      met[devices] = set(), set()
-
-    for w in work:
+    """Kernels with their pointers; what is delivered begins as soon as all that it reads is written."""
+    calls = CallLists()
+    for begun, w in zip(self.beginnings(), work):
       assert w.program is not None
       devices, kind = w.item.devices, Device[w.item.devices[0]].kind
-      targets = {id(m) for m in w.written}
-      from_peers = {id(w.memory[i]) for i in w.program.peers}
-      since = met.get(devices)
-      if from_peers if since is None else since[0] & from_peers or targets & since[1]:
-        meet(devices)
+      for other in begun:
+        calls.add(other.item.devices, self.deliveries[other].ready)
+      if w in self.deliveries:
+        calls.add(devices, self.deliveries[w].arrived)
+        calls.meet(devices)
+      touched = {id(m) for m in w.written}, {id(w.memory[i]) for i in w.copies.peers}
+      calls.before(devices, *touched)
       for d, device in [(d, device) for d, device in enumerate(devices) if Device.here(device)]:
-        args = [w.pointers(i, d) for i in range(len(w.memory))]
+        args = [w.copies.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
         code = w.program.code if backend.kind == kind else another_kind(w.item.kernel, device)
         call = backend.bind(code, args, values, d)
-        calls = [call]
+        row = [call]
         if VIZ.value and backend.capabilities.stamps:
           self.stamps.append((w, d, before := backend.stamp(), after := backend.stamp()))
-          calls = [before, call, after]
-        lists.setdefault(device, []).extend(calls)
+          row = [before, call, after]
+        calls.of.setdefault(device, []).extend(row)
         self.bound.append((w, d, call))
-      if devices in met:
-        met[devices][0].update(targets)
-        met[devices][1].update(from_peers)
-    for devices, (_, read) in list(met.items()):
-      if read:
-        meet(devices)
+      calls.after(devices, *touched)
+    calls.end()
+    lists = calls.of
     copying = [d for w in self.work if w.program is None and not w.simulated for d in w.item.devices]
     self.backends = [Device[d] for d in (*lists, *copying)]
     work_here = sum(w.program.ops + w.program.nbytes for w, *_ in self.bound if w.program)
@@ -202,6 +178,15 @@ class Stretch:
       backends = [b for d in lists if (b := Device[d]).kind == kind]
       batches = [b.batch(lists[b.name], len(lists) == 1 and work_here < b.worth_waking) for b in backends]
       self.batches.append((backends, batches))
+
+  def beginnings(self) -> list[list[Work]]:
+    """Before each item, those of which all that is delivered is written then."""
+    latest, out = dict[int, int](), list[list[Work]]([[] for _ in self.work])
+    for at, w in enumerate(self.work):
+      if w.copies.delivered:
+        out[max(latest.get(id(w.memory[i]), 0) for i in w.copies.peers)].append(w)
+      latest.update({id(m): at + 1 for m in w.written})
+    return out
 
   @property
   def text(self) -> str:
@@ -214,6 +199,13 @@ class Stretch:
     for backend in self.backends:
       backend.synchronize()
     return time.perf_counter()
+
+  def delivered(self) -> Iterator[tuple[list[Backend], list[CallBatch]]]:
+    """The batches, when what travels beside them is handed over. Both or neither: who waits for half has no end."""
+    with uninterrupted():
+      for w, delivery in self.deliveries.items():
+        delivery.begin(w.copies.parts(), w.name)
+      yield from self.batches
 
   def launch(self) -> None:
     """Hands the work over, one by one where that is watched; a copy between device sets is done here."""
@@ -229,7 +221,7 @@ class Stretch:
     start = self.synchronize() if alone or timed else 0.0  # what is still queued is not a part of the time
     if self.brings:
       self.work[0].bring()
-    for backends, batches in self.batches:
+    for backends, batches in self.delivered() if self.deliveries else self.batches:
       backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
       self.synchronize()
@@ -255,5 +247,5 @@ def prepare(work: Sequence[Work], once: bool = False) -> list[Stretch]:
   codes = [(w.item.devices[0], w.program.code) for w in work if w.program is not None and not (once or w.simulated)]
   for device in dict.fromkeys(d for d, _ in codes):
     Device[device].settle([code for d, code in codes if d == device])
-  groups = itertools.groupby(work, lambda w: w.within or (w if w.program is None or w.apart else None))
+  groups = itertools.groupby(work, lambda w: w.within or (w if w.brings else None))
   return [key([*ws]) if callable(key) else Stretch([*ws]) for key, ws in groups]

@@ -511,9 +511,8 @@ class CPU(QueueDevice):
   def barrier(devices: Sequence[CPU]) -> list[Call]:
     """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list
     equally often."""
-    counter, meet = ctypes.c_int64(0), _runtime().meet
-    words = ctypes.addressof(counter), 0, len(devices), 1
-    return [Call(d, None, meet, [counter], (ctypes.c_int64 * 4)(*words)) for d in devices]
+    counter = (ctypes.c_uint64 * 1)()
+    return [counting(d, counter, 0, mine=1, each=len(devices)) for d in devices]
 
   @staticmethod
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
@@ -523,6 +522,12 @@ class CPU(QueueDevice):
       alone = len(devices) == 1
       for device, calls in zip(devices, lists, strict=True):
         device.submit(calls, alone)
+
+
+def counting(device: CPU, counters: Any, at: int, mine: int, each: int) -> Call:
+  """A call that adds `mine` to a counter of an array, and returns when that has grown by `each` since the last time."""
+  words = ctypes.addressof(counters) + 8 * at, 0, each, mine
+  return Call(device, None, _runtime().meet, [counters], (ctypes.c_int64 * 4)(*words))
 
 
 _live: list[CPU] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tinygrad.device import Computes, Device, Placement, device_set
 from tinygrad.helpers import prod
@@ -17,25 +18,27 @@ from tinygrad.schedule.schedule import Arrange, Planned, as_is
 from tinygrad.uop import UOp
 
 SHARE = 8  # a device holds at most one more of so many parts of what it would hold
+ARRIVED = -(1 << 40)  # numbers from here down are no memory, but what has been received
 Price = Callable[[ScheduleItem], Sequence[tuple[bool, float]]]  # (whether it communicates, seconds), in turn
 
 
-def hiding(price: Price) -> Arrange:
+def hiding(price: Price, ahead: bool = False) -> Arrange:
   """What gives items their order and memory: those of `as_is`, or others that take less time and little more
-  memory."""
+  memory. `ahead`: whether what an item communicates begins before it, as soon as what that reads is written."""
 
   def arranged(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:
     plain = as_is(items, temps, buffers)
     prices = [price(item) for item in items]
     if not any(communicates for parts in prices for communicates, _ in parts):
       return plain
-    jobs = jobs_of(items, prices)
+    jobs, item_of = jobs_ahead(items, prices) if ahead else (jobs_of(items, prices), list(range(len(items))))
     sizes = {slot: (t.device, t.nbytes) for slot, t in temps.items()}
     held, before = bytes_on(plain[2]), seconds_taken([on_memory(job, plain[1]) for job in jobs])
     room = {place: (n + held_by(buffers, place)) // SHARE for place, n in held.items()}
     for part in (1, 2, 4):
       order, spans = ListScheduler(jobs, sizes, {place: n // part for place, n in room.items()}).run()
-      again = [items[i] for i in order]
+      again = [items[item_of[i]] for i in order if item_of[i] >= 0]
+      spans = [span for i, span in zip(order, spans) if item_of[i] >= 0]
       at, pool = plan_memory(until_free(uses_of(again, temps), spans), temps)
       if seconds_taken([on_memory(jobs[i], at) for i in order]) >= before:
         break
@@ -65,6 +68,23 @@ def job_of(item: ScheduleItem, parts: Sequence[tuple[bool, float]], classes: Seq
   taken = tuple((tuple((c, communicates) for c in classes), seconds) for communicates, seconds in parts)
   n, communicates = item.writes, parts[0][0]
   return QueueJob(taken, item.slots[n:], item.slots[:n], item.after, communicates)
+
+
+def jobs_ahead(
+  items: Sequence[ScheduleItem], prices: Sequence[Sequence[tuple[bool, float]]]
+) -> tuple[list[QueueJob], list[int]]:
+  """The same, where each communication is a job of its own, for which the rest of its item waits; and of each the
+  number of its item, or -1 of a communication."""
+  out, item_of = list[QueueJob](), list[int]()
+  kernels = jobs_of(items, [[p for p in parts if not p[0]] or [(False, 0.0)] for parts in prices])
+  for i, (job, whole, parts) in enumerate(zip(kernels, jobs_of(items, prices), prices)):
+    if n := sum(communicates for communicates, _ in parts):
+      out.append(replace(whole, parts=whole.parts[:n], writes=(ARRIVED - i,)))
+      item_of.append(-1)
+      job = replace(job, reads=(*job.reads, ARRIVED - i))
+    out.append(job)
+    item_of.append(i)
+  return out, item_of
 
 
 def on_memory(job: QueueJob, at: Mapping[int, int]) -> QueueJob:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tinygrad.device import Buffer, Device, PeerCopy
@@ -57,10 +57,12 @@ class PeerPart:
     return bytes_found((self.elements, self.itemsize))
 
   def read(self) -> Any:
-    """The elements side by side, as bytes in memory of the host."""
-    name = self.source.devices[self.number]
-    row = Buffer(name, (self.source.nbytes_per_device,), dtypes.uint8).allocate([self.source.handle(self.number)])
-    return numpy.ascontiguousarray(self.view(as_bytes(host_array(row, 0)))[self.elements])
+    """The elements side by side, as bytes in memory of the host; who calls has waited for what writes them."""
+    name, handle = self.source.devices[self.number], self.source.handle(self.number)
+    if (memory := Device[name].view(handle)) is None:
+      row = Buffer(name, (self.source.nbytes_per_device,), dtypes.uint8).allocate([handle])
+      memory = as_bytes(host_array(row, 0))
+    return numpy.ascontiguousarray(self.view(memory)[self.elements])
 
   def room(self) -> Any:
     """Memory of the host for them: where they are to be, if that is in one piece and the host can address it."""
@@ -111,15 +113,51 @@ def wait_for(parts: Sequence[PeerPart]) -> None:
       Device[name].synchronize()
 
 
-def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..., Buffer]) -> list[PeerPart]:
-  """What the devices of a kernel, with its memory, read of those that they do not reach; `target(parameter, number,
-  group)` is where it goes for a group of devices."""
-  assert isinstance(item.kernel, UOp), "plans from disk have none (runtime/plans.py)"
-  parts, n = list[PeerPart](), len(item.devices)
-  for group in within_reach(item.devices):
-    found = elements_read(item.kernel, item.constants, tuple(group), n)
-    parts += [PeerPart(memory[i], k, target(i, k, group), *what) for (i, k), what in found.items()]
-  return parts
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerCopies:
+  """Copies of what a kernel reads of devices that its own do not reach: one for all of a group that reach each other.
+  `memory`: of the kernel's parameters; `peers`: the numbers of those of which it reads everybody's."""
+
+  item: ScheduleItem
+  memory: list[Buffer]
+  peers: Sequence[int] = ()
+  made: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # by parameter, whose, and for which group
+
+  @property
+  def apart(self) -> bool:
+    """Whether there are any."""
+    devices = self.item.devices if self.peers else ()
+    return len(devices) > 1 and not Device[devices[0]].capabilities.simulated and len(within_reach(devices)) > 1
+
+  @property
+  def delivered(self) -> bool:
+    """Whether they are filled beside the devices' work: those of processors, of what other hosts hold."""
+    return self.apart and Device.world is not None and all(Device.capabilities(d).processor for d in self.item.devices)
+
+  def pointers(self, i: int, d: int) -> Any:
+    """Parameter i on device number d: its memory, or everybody's."""
+    if i not in self.peers:
+      return self.memory[i].handle(d)
+    near, every = next(g for g in within_reach(self.item.devices) if d in g), range(len(self.item.devices))
+    return [(self.memory[i].handle(k) if k in near else self.copy(i, k, near).handle()) for k in every]
+
+  def copy(self, i: int, k: int, near: Sequence[int]) -> Buffer:
+    """Of device k's memory of parameter i, on one of the devices `near`, for all of them."""
+    row, device = (self.memory[i].nbytes_per_device,), self.item.devices[near[k % len(near)]]
+    return self.made.setdefault((i, k, near[0]), Buffer(device, row, dtypes.uint8)).allocate()
+
+  def all_made(self) -> list[Buffer]:
+    groups, every = within_reach(self.item.devices) if self.apart else [], range(len(self.item.devices))
+    return [self.copy(i, k, near) for i in self.peers for near in groups for k in every if k not in near]
+
+  def parts(self) -> list[PeerPart]:
+    """What fills them."""
+    assert isinstance(self.item.kernel, UOp), "plans from disk have none (runtime/plans.py)"
+    parts, n = list[PeerPart](), len(self.item.devices)
+    for group in within_reach(self.item.devices):
+      found = elements_read(self.item.kernel, self.item.constants, tuple(group), n)
+      parts += [PeerPart(self.memory[i], k, self.copy(i, k, group), *what) for (i, k), what in found.items()]
+    return parts
 
 
 def bytes_by_level(item: ScheduleItem) -> tuple[int, int]:

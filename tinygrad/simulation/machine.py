@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device.cluster import Chip, Cluster, Level
-from tinygrad.device.machine import CPU, H100_SXM, NVLINK_4
+from tinygrad.device.machine import CPU_CHIP, CPU_MEMORY, ETHERNET, H100_SXM, NVLINK_4
 from tinygrad.helpers import difflib
 
 
@@ -67,9 +67,7 @@ PRESETS = {
     "AMD Instinct MI300X data sheet; 400 Gb/s for each of them between hosts is assumed",
   ),
   "cpu": Preset(
-    Chip("CPU", (), CPU.flops, CPU.bandwidth, 16e9, CPU.bandwidth, CPU.latency / 4, "CPU"),
-    Level("memory", 2, float(CPU.link) if not isinstance(CPU.link, Mapping) else 0.0, CPU.latency, "memory"),
-    Level("Ethernet", 1, 1.25e9, 3e-5), "assumed: a share of a server's cores, 10 Gb/s between hosts", overlap=False,
+    CPU_CHIP, CPU_MEMORY, ETHERNET, "assumed: a share of a server's cores, 10 Gb/s between hosts", overlap=False,
   ),
 }  # fmt: skip
 TOPOLOGIES = ("switch", "ring", "memory")

@@ -133,7 +133,7 @@ class Prepared:
     self.calls: list[tuple[Any, int]] = []  # calls that have to be told, and which of their variables it is
     for w, d, call in (b for s in self.stretches for b in s.bound):
       for i, variable in enumerate(w.item.variables):
-        if variable == self.name and Device.capabilities(w.item.devices[d]).cells and not w.apart:
+        if variable == self.name and Device.capabilities(w.item.devices[d]).cells and not w.copies.apart:
           self.cells += [(array, at) for array, at, _ in call.cells(len(w.memory) + i, d)]
         elif variable == self.name:
           self.calls.append((call, i))
