@@ -171,3 +171,13 @@ def test_a_symbolic_shape_cannot_be_drawn():
   n = Variable("n", 1, 8).bind(3)
   with pytest.raises(ValueError, match="visualize: the shape .* is symbolic"):
     visualize(empty(8, 4)[:n])
+
+
+def test_explain_counts_what_is_padded_by_a_variable():
+  """The length is known, and where the values come to lie is not: of each part of the result all may come from
+  others."""
+  mesh = Mesh(("CPU:0", "CPU:1"), names=("x",))
+  before = Variable("v", 0, 4).bind(2)
+  x = Tensor.arange(8).shard(mesh, P("x")).realize()
+  y = x.pad(((before, 4 - before),)).shard(mesh, P("x"))
+  assert explain(y).wire == 6 * 4 and y.tolist() == [0, 0, *range(8), 0, 0]

@@ -30,7 +30,7 @@ from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
-from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
+from tinygrad.uop import Collective, Ops, UOp, evaluate, map_arg, mesh_of, render_shape, stored, viewed
 
 if TYPE_CHECKING:
   from tinygrad.runtime import peer_reads
@@ -344,9 +344,11 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   """
   shape, nodes = ints(template.shape), template.toposort()
   cuts = [s for s in sources if isinstance(s, Sharding)]
-  known = all(isinstance(n, int) for u in nodes for n in u.shape)
+  symbolic: list[UOp] = []
+  for u in nodes:
+    map_arg((u.shape, u.arg), symbolic.append)
   elements = prod(shape) + sum(prod(ints(u.shape)) for u in nodes if u.op is Ops.HOLE)
-  if isinstance(result, str) or len(cuts) < len(sources) or not known or elements > COUNTED_ELEMENTS:
+  if isinstance(result, str) or len(cuts) < len(sources) or symbolic or elements > COUNTED_ELEMENTS:
     return int(prod(shape if isinstance(result, str) else result.local_shape(shape))), (), len(device_set(result))
   marks: dict[UOp, Any] = {}
   for u in nodes:
