@@ -128,6 +128,11 @@ class dtypes(metaclass=_Settings):
     return x.scalar() is dtypes.bool
 
   @staticmethod
+  def holds(wide: DType, x: DType) -> Any:
+    """Whether it is the type x, or a wider float, of which every value of the float x is one."""
+    return wide is x or (dtypes.is_float(wide) and dtypes.is_float(x) and wide.itemsize > x.itemsize)
+
+  @staticmethod
   def from_py(x: Any) -> DType:
     """The type of a Python scalar or of (nested) sequences of them: bool, default int or default float."""
     if isinstance(x, float):

@@ -5,10 +5,11 @@ the bounds.
 import itertools
 import random
 
+import numpy as np
 import pytest
 
-from tinygrad.dtype import dtypes
-from tinygrad.uop import AxisKind, Ops, UOp, symbolic
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, symbolic
 
 BINARY = {
   Ops.ADD: lambda a, b: a + b,
@@ -107,3 +108,22 @@ def test_a_wrong_division_rule_would_show():
   u = (a * 4 + b) // 8
   wrong = (a // 2).vmax
   assert evaluate(u, {a: 1, b: 9}) == 1 != 1 // 2 and wrong == 4
+
+
+FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
+
+
+@pytest.mark.parametrize("wide", [*FLOATS, dtypes.int32])
+@pytest.mark.parametrize("kind", [*FLOATS[:3], dtypes.int32, dtypes.int8])
+def test_a_cast_back_is_the_value_where_no_value_is_lost(kind, wide):
+  """The oracle: numpy's casts of every pattern of 16 bits, or of many of 32."""
+  bits = np.arange(1 << 16, dtype=np.uint32) * (1 if kind.itemsize < 4 else 65539)
+  x = bits.astype({1: np.uint8, 2: np.uint16, 4: np.uint32}[kind.itemsize]).view(to_numpy_dtype(kind))
+  with np.errstate(all="ignore"):
+    back = x.astype(to_numpy_dtype(wide)).astype(x.dtype)
+    kept = bool(((back == x) | ((back != back) & (x != x))).all())
+  memory = UOp.new(Ops.PARAM, kind, (), ParamArg(0, 4))
+  u = UOp.new(Ops.LOAD, kind, (UOp.new(Ops.INDEX, kind, (memory, UOp.const(dtypes.index, 1))),))
+  found = symbolic.simplify(UOp.new(Ops.CAST, kind, (UOp.new(Ops.CAST, wide, (u,)),)))
+  assert kept or found is not u
+  assert (found is u) == (kind is wide or (kept and dtypes.is_float(kind) and dtypes.is_float(wide)))

@@ -58,8 +58,8 @@ def fold_constants(u: UOp) -> UOp:
 
 
 def fold_identity(u: UOp) -> UOp:
-  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, …; exact for nan, inf and
-  -0.0."""
+  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, from a wider float
+  back to it, …; exact for nan, inf and -0.0."""
   x = u.src[0]
   y = u.src[1] if len(u.src) > 1 else x
   if x.op is Ops.CONST and u.op in _COMMUTATIVE:
@@ -79,7 +79,7 @@ def fold_identity(u: UOp) -> UOp:
       if y.op is Ops.CONST:
         return x if y.arg is (u.op is Ops.AND) else y
       return x if x is y else u
-    case Ops.NOT if x.op is Ops.NOT:
+    case Ops.NOT | Ops.CAST if x.op is u.op and x.src[0].dtype is u.dtype and dtypes.holds(x.dtype, u.dtype):
       return x.src[0]
     case Ops.CAST if x.dtype is u.dtype:
       return x
