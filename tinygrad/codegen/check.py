@@ -50,10 +50,6 @@ def _has_fragments(u: UOp) -> bool:
   return u.dtype is want[0] and found in (want, want[: core.late])
 
 
-def _adds_words(u: UOp) -> bool:
-  return u.dtype is u.src[0].dtype and all(s.dtype is dtypes.uint32.vec(u.dtype.count) for s in u.src[1:])
-
-
 def _is_of(where: UOp, dtype: DType) -> bool:
   return where.dtype is dtype and where.op in GroupOp.Place
 
@@ -72,6 +68,9 @@ _RULES: dict[Ops, dict[str, Callable[[UOp], bool]]] = {
       lambda u: u.src[0].dtype is u.src[1].dtype or (u.src[0].op is Ops.ACC and u.src[1].op is Ops.CONST),
   },
   Ops.FOLD: {"a FOLD of lanes gives a scalar of their type": lambda u: [u.dtype] == [s.dtype.scalar() for s in u.src]},
-  Ops.DOT: {"words are added to a number of the result's type": _adds_words},
+  Ops.DOT: {
+    "words are added to a number of the result's type":
+      lambda u: {s.dtype for s in u.src[1:]} == {dtypes.uint32.vec(u.dtype.count)} and u.dtype is u.src[0].dtype,
+  },
   Ops.MMA: {"fragments are as long as its core's": _has_fragments},
 }  # fmt: skip

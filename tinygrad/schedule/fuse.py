@@ -211,7 +211,8 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
         continue
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
-    crowded = (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS
+    many = len(here) > MANY_WAYS < max(Counter(kernel for kernel, _, _ in here).values())  # ways to use it, in a kernel
+    crowded = many and (op not in MOVES or op in GATED_OPS)
     if crowded or (op is Ops.PAD and any(loops[chain] >= GATED_READS * elements(u) for _, chain, _ in here)):
       stored.add(u)
     if u in stored:
@@ -224,11 +225,6 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
     for n, s in enumerate(computed_from(u)):
       use(s, _below(u, n, here, chains, loops))
   return stored
-
-
-def most_ways(uses: Collection[Use]) -> int:
-  """In how many ways one kernel uses a value, of the kernel that has most."""
-  return max(Counter(kernel for kernel, _, _ in uses).values(), default=0) if len(uses) > MANY_WAYS else len(uses)
 
 
 def serves_only(u: UOp, inputs: Nodes, readers: Mapping[UOp, int]) -> list[UOp]:
