@@ -58,16 +58,16 @@ def signature(ast: UOp) -> list[UOp]:
 
 
 def as_copy(u: UOp) -> UOp:
-  """A store of 4, 8 or 16 bytes that were loaded together, as one that takes place later."""
+  """A store of 4, 8 or 16 bytes that were loaded together, or are 0, as one that takes place later."""
   if u.op is not Ops.STORE or u.src[1].dtype.count * u.src[1].dtype.itemsize not in (4, 8, 16):
     return u
   parts = u.src[1].src if u.src[1].op is Ops.VECTORIZE else u.src[1:]
   whole = parts[0].src[0] if parts[0].op is Ops.EXTRACT else parts[0]
   picks = [x.src for x in parts if x.op is Ops.EXTRACT and x.arg == (parts.index(x),)]
-  if parts != (whole,) and picks != [(whole,)] * len(parts):
-    return u
-  loaded = whole.op is Ops.LOAD and whole.dtype is u.src[1].dtype and len(whole.src) == 1
-  if not loaded or whole.src[0].src[0].op is not Ops.PARAM:
+  others = [y for x in whole.src[1:] for y in (x.src if x.op is Ops.VECTORIZE else (x,))]
+  loaded = whole.op is Ops.LOAD and whole.dtype is u.src[1].dtype and whole.src[0].src[0].op is Ops.PARAM
+  together = parts == (whole,) or picks == [(whole,)] * len(parts)
+  if not loaded or not together or any(y is not UOp.const(y.dtype, 0) for y in others):
     return u
   return UOp.new(Ops.COPY, dtypes.void, (u.src[0], whole.src[0]))
 
@@ -123,7 +123,7 @@ class Linearizer:
     for r, group in groups:
       written = {s.src[0].src[0] for s, _ in group if s.op is Ops.STORE}
       for memory in (m for m in written if m.op is Ops.SCRATCH and users[m] > 1):
-        v.deps_memo.setdefault(memory, self.opened())  # filled anew in each iteration of the loops that are open
+        v.deps_memo.setdefault(memory, sum(x.bit for x in v.stack[1:]))  # anew in each iteration of open loops
       if isinstance(r, tuple) and r[0].op is Ops.BARRIER:
         self.barrier("memory")
       elif isinstance(r, tuple):
@@ -142,10 +142,6 @@ class Linearizer:
     """The next loop; where there is none, what tells those that are computed together from others."""
     store, loops = pending
     return loops[0] if loops and loops[0].arg[1] not in IN_REGISTERS else loops or (store,)
-
-  def opened(self) -> int:
-    """The loops that are open now, as bits."""
-    return sum(s.bit for s in self.values.stack[1:])
 
   def environments(self, ranges: Sequence[UOp]) -> Iterator[Env]:
     for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in ranges)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
 from tinygrad.uop.loop_ids import LoopIds
@@ -24,6 +24,7 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
 BLOCKS = (64, 32, 16)  # elements
+ROOM, SHORT = 1250, 32  # bytes of a row that matrix cores keep in registers; the block that is short enough for any
 LEAST, MOST = 32, 128  # elements of a piece
 SWEEPS = 2  # through all elements, at most
 
@@ -63,12 +64,14 @@ class Stream:
     self.stores, self.ids = kernel.src, LoopIds(kernel)
     self.rows = tuple(r for r in kernel.src[0].src[2:] if all(r in s.src[2:] for s in kernel.src))
     self.memories = self.streamed_memories()
+    self.factors = factors_of_sums(kernel) & self.memories.keys()
+    self.blank = set[UOp]()  # memory that holds 0 for elements that are not there
     self.ends = self.ends_of_loops()  # of loops through the elements
     self.length = max((int(n.vmax) for n in self.ends), default=0)
     block = self.block_size(block)
     if len(self.ends) != 1 or self.length <= block:
       raise Unstreamable
-    self.block = self.ids.loop(index(ceildiv(self.length, block)), self.kind)
+    self.block = self.ids.loop(self.number_of_blocks(block), self.kind)
     self.step = self.ids.loop(index(block), AxisKind.LOOP)
     self.size, self.own = block, min(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM)
     self.at = self.element()
@@ -85,13 +88,17 @@ class Stream:
   def block_size(self, block: int) -> int:
     return block
 
+  def number_of_blocks(self, size: int) -> UOp:
+    """As many as hold all elements; where a variable says how many there are, of this run."""
+    (n,) = self.ends
+    return index(ceildiv(self.length, size)) if n.op is Ops.CONST else simplify((n + (size - 1)) // size)
+
   def element(self) -> UOp:
     return Affine(0, {self.block: self.size, self.step: 1}).uop()
 
   def guard(self) -> UOp | None:
-    if self.ends != {index(self.length)} or self.length % self.size:
-      raise Unstreamable
-    return None
+    whole = self.ends == {index(self.length)} and self.length % self.size == 0
+    return None if whole else UOp.new(Ops.CMPLT, dtypes.bool, (self.at, *self.ends))
 
   def streamed_memories(self) -> dict[UOp, None]:
     """Memory of a row that holds an element for each of those that reductions are over."""
@@ -177,7 +184,11 @@ class Stream:
     # what is narrow is kept as narrow as it is: matrix cores take it so
     core = f.core.src[0] if is_widened(f.core) else f.core
     at = UOp.new(Ops.INDEX, core.dtype, (self.memory(core.dtype, self.size), self.step))
-    self.within.append(self.store(at, core, self.block, self.step))
+    value = core
+    if self.exists is not None and where.src[0] in self.factors:
+      self.blank.add(at.src[0])
+      value = UOp.new(Ops.WHERE, core.dtype, (self.exists, core, UOp.const(core.dtype, 0)))
+    self.within.append(self.store(at, value, self.block, self.step))
     kept = UOp.new(Ops.LOAD, core.dtype, (at,))
     self.maps[where.src[0]] = Factored(f.core.replace(src=(kept,)) if core is not f.core else kept, f.rates, f.post)
 
@@ -269,7 +280,7 @@ class Stream:
     inner = {r: self.ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:] if r is not loop}
     step = self.ids.loop(self.step.src[0], AxisKind.REDUCE)
     core = term.core
-    if self.exists is not None:
+    if self.exists is not None and not (f.arg is Ops.ADD and self.is_nothing(core)):
       core = UOp.new(Ops.WHERE, f.dtype, (self.exists, core, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))
     core = substitute_free(core, {self.step: step, **inner, **own})
     part = UOp.new(Ops.FOLD, f.dtype, (core, step, *inner.values()), f.arg)
@@ -295,6 +306,12 @@ class Stream:
       self.within.append(self.store(before, UOp.new(Ops.LOAD, part.dtype, (here,)), self.block))
       self.before[total] = UOp.new(Ops.LOAD, part.dtype, (before,))
     self.within.append(self.store(here, both, self.block, *own))
+
+  def is_nothing(self, u: UOp) -> bool:
+    """Whether it is 0 for an element that is not there: of a product both factors are, for one may be infinite."""
+    if u.op is Ops.CAST or u.op is Ops.MUL:
+      return all(map(self.is_nothing, u.src))
+    return u.op is Ops.LOAD and (u.src[0].src[0] in self.blank or (len(u.src) > 1 and u.src[0].src[2] is self.exists))
 
   def guarded(self, u: UOp) -> UOp:
     """A value that reads no element that is not there."""
@@ -368,9 +385,8 @@ class InPieces(Stream):
       self.depends[x] = own or any(self.depends[s] for s in x.src)
     return super().involved(u)
 
-  def guard(self) -> UOp | None:
-    whole = self.ends == {index(self.length)} and self.length % self.size == 0
-    return None if whole else UOp.new(Ops.CMPLT, dtypes.bool, (self.at, *self.ends))
+  def number_of_blocks(self, size: int) -> UOp:
+    return index(ceildiv(self.length, size))
 
   def sweep_again(self, before: Sequence[UOp]) -> None:
     raise Unstreamable
@@ -401,6 +417,12 @@ class InPieces(Stream):
     yield UOp.sink(*(substitute_free(s, self.of_all) for s in self.end))
 
 
+def factors_of_sums(kernel: UOp) -> set[UOp]:
+  """Memory of which sums of products have a factor."""
+  sums = (f.src[0] for f in kernel.toposort() if f.op is Ops.FOLD and f.arg is Ops.ADD and f.src[0].op is Ops.MUL)
+  return {u.src[0].src[0] for x in sums for u in x.toposort() if u.op is Ops.LOAD}
+
+
 def grown(total: UOp, before: UOp, after: UOp, c: float) -> UOp:
   """What grows by exp(c · (t' - t)), where a pivot t becomes t': where there was none, it is nothing."""
   if before.op is Ops.WHERE:
@@ -424,12 +446,17 @@ def pivot(x: UOp) -> UOp:
 
 def streamed(kernel: UOp) -> tuple[UOp, ...] | None:
   """The kernel of rows in blocks of elements; None if that cannot be."""
+  found = None
   for block in BLOCKS:
     try:
-      return Stream(kernel, block).run()
+      found = Stream(kernel, block).run()
     except Unstreamable:
-      pass
-  return None
+      continue
+    own = {u for u in UOp.sink(*found).toposort() if u.op is Ops.PARAM and u.arg.slot < 0}
+    narrow = any(p.dtype.itemsize < 4 for p in own)
+    if not narrow or block <= SHORT or sum(p.arg.size * p.dtype.itemsize for p in own) <= ROOM:
+      break
+  return found
 
 
 def in_pieces(kernel: UOp, wanted: int, first: int) -> tuple[UOp, ...] | None:
