@@ -20,7 +20,7 @@ from tinygrad.uop.loop_ids import LoopIds
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
-STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
+STREAMED = 288  # operations for each byte that is never stored, where a grid contracts block by block
 SHARED = 4  # times that a byte which is written and read again is worth one that is read twice
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel

@@ -21,7 +21,7 @@ MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
 RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
 RECOMPUTE_ON_GRID = 1 << 20  # the same on a grid, where bytes and operations say whether it pays
-WIDE = 80  # operations, as STREAMED, of what no core multiplies
+WIDE = 136  # operations, as STREAMED, of what no core multiplies
 WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row
 LOOK_BACK = 64  # groups that a kernel may join across others
 Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
@@ -172,8 +172,8 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
 
 
 def pays(store: UOp, anew: Container[int], target: Target) -> bool:
-  """Whether who reads what a store writes computes it anew, from what is smaller by far; on a grid from less than half,
-  what is computed `anew` itself aside, and by operations that take no longer than the bytes that they save."""
+  """Whether who reads what a store writes computes it anew, from what is smaller by far; on a grid from no
+  more, what is computed `anew` itself aside, and by operations that take no longer than the bytes that they save."""
   found = accesses((store,))
   nbytes = max(x.nbytes for x in found if x.written)
   read = {x.slot: x.nbytes for x in found if not x.written}
@@ -181,7 +181,7 @@ def pays(store: UOp, anew: Container[int], target: Target) -> bool:
     return nbytes >= RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE)
   # of what is narrow cores multiply several times as much
   most = STREAMED if target.cores and any(u.op is Ops.LOAD and u.dtype.itemsize < 4 for u in store.toposort()) else WIDE
-  return 2 * sum(n for s, n in read.items() if s not in anew) < nbytes and work(store) <= most * nbytes
+  return sum(n for s, n in read.items() if s not in anew) <= nbytes and work(store) <= most * nbytes
 
 
 def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
