@@ -82,13 +82,15 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
     kernel, grid, row = in_groups(stores, kernel.src[len(stores) :], target, ids)
   written = {s.src[0].src[0] for s in stores}
   room = Room(target, ids, heuristic, {}, [], written, grid, row)
-  taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+  start = taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
   nests = [stores] if target.threads and not grid else [(s,) for s in kernel.src]
   users = Counter(r for nest in nests for s in nest for r in s.src[2:])
   # loops that nests share: on a grid, those that keep their order
   around = {r for r, n in users.items() if n > 1 and (not target.threads or (grid and r.arg[1] is AxisKind.REDUCE))}
   out = list[Sequence[UOp]]()
   for i, nest in enumerate(nests):
+    if i and {*nest[0].src[2:]} & around != {*nests[i - 1][0].src[2:]} & around:
+      taken = most = start  # what others have filled ahead is read no more
     loops = [r for s in nest for r in s.toposort() if r.op is Ops.RANGE] if limits else ()
     mine = tuple(limits[r] for r in dict.fromkeys(loops) if r in limits)
     schedule = NestSchedule(str(i), nest, around, mine, room, taken, most)
@@ -129,8 +131,7 @@ def drop_unit_ranges(sink: UOp) -> UOp:
 
 def print_linear(linear: list[UOp]) -> None:
   """One line an op, indented by loop, with the numbers of its sources."""
-  numbers: dict[UOp, int] = {}
-  depth = 0
+  numbers, depth = dict[UOp, int](), 0
   for i, u in enumerate(linear):
     depth -= u.op is Ops.ENDRANGE
     sources = ", ".join(str(s.arg) if s.op is Ops.CONST else f"%{numbers.get(s, -1)}" for s in u.src)

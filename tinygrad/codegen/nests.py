@@ -113,6 +113,9 @@ class NestSchedule:
     self.items, folds = a.items, [i for i in a.items if i.fold is not None]
     self.main = max(folds, key=lambda i: i.work, default=None)
     self.operands = [[x] for x in dict.fromkeys(x for i in folds for x in operands_of(a, i))]
+    if self.grid and self.around and not folds:  # what comes anew with each block that nests share
+      read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.toposort())
+      self.operands = [[u] for u in read if u.src[0].src[0].op is Ops.PARAM]
     return a
 
   def number_of(self, operand: UOp) -> int:

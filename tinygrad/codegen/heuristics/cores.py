@@ -26,7 +26,7 @@ STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
 BAND = 16  # blocks of rows over which groups go before the next columns, so that those at work read few of both
 CHUNK = 8  # elements of 16 bytes
-DEPTH = 128  # iterations of it at once, at most, in a nest that is one of several
+DEPTH = 256  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
 
 
@@ -121,7 +121,7 @@ def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp
   return Product(core, loops, (size(m), size(n)), (core.m, size(n)), depths[-1], placed, stages)
 
 
-def schedule_member(nest: NestSchedule) -> bool:
+def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
   """One of several nests of a group, shared out as lanes hold what a core gives, if it is of such rows and columns."""
   core, row = next((c for c in nest.room.target.cores if not c.late), None), nest.room.row
   inner = [name for name, r in nest.names.items() if r is not row]
@@ -129,12 +129,17 @@ def schedule_member(nest: NestSchedule) -> bool:
     return False
   name, warps = nest.name_of(row), size(row) // core.m
   (down, _, _), (across, _, _) = core.d.lanes
-  counts = {to: size(r) for to, r in nest.grid.items()}
-  columns = [size(nest.names[x]) if static(nest.names[x]) else 0 for x in inner]
-  if (counts.get("threads"), counts.get("lanes")) != (warps * down, across) or any(
-    n % core.n or not 0 < n <= 2 * DEPTH for n in columns
-  ):
+  columns = [nest.names[x] for x in inner]
+  team = [size(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid]
+  whole = all(static(r) and size(r) % core.n == 0 < size(r) <= 2 * DEPTH for r in columns)
+  if team != [warps * down, across] or not whole:
     return False
+  # what a block has of its columns, and all rows read
+  of_columns = [i for i, (x, *_) in enumerate(nest.operands) if x.op is Ops.LOAD and a.deps[x] == {*columns}]
+  nbytes = sum(2 * size(r) * 4 for r in columns for _ in of_columns)
+  if nbytes and max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes < nest.room.target.scratch:
+    nest.pipeline(2)
+    nest.stage(*(Staged(i, (), (inner[0],), 0, ((inner[0],),)) for i in of_columns))
   nest.split(name, core.m)
   nest.split(f"{name}.i", down)
   for x in inner:

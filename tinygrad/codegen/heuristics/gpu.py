@@ -98,9 +98,9 @@ def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
     schedule_fill(nest, nest.fill)
-  elif nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
+  elif nest.room.target.cores and (product := plan_product(nest, a := nest.analyse())) is not None:
     schedule_product(nest, product)
-  elif not (nest.grid and schedule_member(nest)):
+  elif not (nest.grid and nest.room.target.cores and schedule_member(nest, a)):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 
