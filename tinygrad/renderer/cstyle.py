@@ -118,7 +118,9 @@ class CRenderer:
     self.later = self.eights = False  # whether something is copied while others compute, read by a warp together
     self.cores: dict[Core, str] = {}  # their functions
     places = [u.src[0] for u in linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
-    self.narrow = all(x.dtype.scalar() in HALVES for x in places if x.src[0].op is not Ops.SCRATCH)
+    # beside products of halves as well: what they sum of exponentials, each at most 1, loses no more than a rounding
+    halves = any(u.op is Ops.MMA and u.arg.operand in HALVES for u in linear)
+    self.narrow = halves or all(x.dtype.scalar() in HALVES for x in places if x.src[0].op is not Ops.SCRATCH)
     self.tiles = any(u.op is Ops.MMA and u.arg.late for u in linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
