@@ -18,6 +18,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine import compile as engine
 from tinygrad.engine import run
 from tinygrad.helpers import PROCESS, Context
+from tinygrad.numerics import streaming
 from tinygrad.runtime import cuda, queues
 from tinygrad.schedule import tile_and_fuse
 
@@ -765,12 +766,12 @@ def test_gradients_of_attention_with_products_on_cores(module, lazy):
     np.testing.assert_allclose(have.float().numpy(), want, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("kind", "error"), [("float32", 1e-5), ("bfloat16", 8e-2), ("float16", 1e-2)])
-def test_gradients_of_attention_keep_no_weights(module, lazy, kind, error, causal):
-  """What is quadratic in the length is computed again, block by block, by whoever reads it."""
+def attended(kind, error, causal, length, width=16, heads=6):
+  """What attention and its gradients are by the plan whose kernels and bytes between them are given back, beside
+  numpy's; what is quadratic is computed again however small it is."""
   numbers, plans, make = np.random.default_rng(0), [], engine.make_plan
-  q, k, v, g = (Tensor(numbers.standard_normal((6, 96, 16)), device="EMULATED").cast(kind).realize() for _ in range(4))
+  shape = (heads, length, width)
+  q, k, v, g = (Tensor(numbers.standard_normal(shape), device="EMULATED").cast(kind).realize() for _ in range(4))
   a, b, c, d = (x.float().numpy().astype(np.float64) for x in (q, k, v, g))
   out = q.scaled_dot_product_attention(k, v, is_causal=causal)
   with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
@@ -778,15 +779,81 @@ def test_gradients_of_attention_keep_no_weights(module, lazy, kind, error, causa
     patch.setattr(engine, "make_plan", lambda *args: plans.append(make(*args)) or plans[-1])
     got = (out, *out.gradient(q, k, v, gradient=g))
     Tensor.realize(*got)
-  assert [len(p.items) for p in plans] == [4] and sum(t.nbytes for t in plans[0].temps) == 3 * 6 * 96 * 4
-  scores = np.where(np.tri(96, dtype=bool) | (not causal), a @ b.swapaxes(-1, -2) / 4, -np.inf)
+  scores = np.where(np.tri(length, dtype=bool) | (not causal), a @ b.swapaxes(-1, -2) / width**0.5, -np.inf)
   weights = np.exp(scores - scores.max(-1, keepdims=True))
   weights /= weights.sum(-1, keepdims=True)
   up = d @ c.swapaxes(-1, -2)
-  inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / 4
+  inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / width**0.5
   wanted = weights @ c, inner @ b, inner.swapaxes(-1, -2) @ a, weights.swapaxes(-1, -2) @ d
   for have, want in zip(got, wanted, strict=True):
     np.testing.assert_allclose(have.float().numpy(), want, rtol=error, atol=error)
+  (plan,) = plans
+  return len(plan.items), sum(t.nbytes for t in plan.temps)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("kind", "error"), [("float32", 1e-5), ("bfloat16", 8e-2), ("float16", 1e-2)])
+def test_gradients_of_attention_keep_no_weights(module, lazy, kind, error, causal):
+  """What is quadratic in the length is computed again, block by block, by whoever reads it."""
+  assert attended(kind, error, causal, 96) == (4, 3 * 6 * 96 * 4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("length", "width"), [(97, 16), (131, 24), (165, 80)])
+def test_nor_do_those_of_lengths_that_no_block_divides(module, lazy, length, width, kind, causal):
+  """Of a last block that is not whole, what is beyond the end is read nowhere and counts for nothing."""
+  kernels, nbytes = attended(kind, 1e-5 if kind == "float32" else 1e-1, causal, length, width, 3)
+  assert kernels == 4 and nbytes < 2 * 3 * 3 * length * 4
+
+
+def test_those_of_wide_heads_in_shorter_blocks(module, lazy):
+  assert attended("bfloat16", 1e-1, False, 520, 256, 1)[0] == 4
+
+
+def counts_what_is_beyond(patch):
+  patch.setattr(streaming.Stream, "is_nothing", lambda *_: True)
+
+
+def leaves_it_as_it_is(patch):
+  patch.setattr(streaming.Stream, "guard", lambda _: None)
+
+
+def begins_a_block_too_late(patch):
+  patch.setattr(streaming.Stream, "number_of_blocks", lambda self, size: streaming.index(self.length // size))
+
+
+@pytest.mark.parametrize("mutant", [counts_what_is_beyond, leaves_it_as_it_is, begins_a_block_too_late])
+def test_a_mutant_of_the_last_block_is_seen(mutant, module, lazy, monkeypatch):
+  mutant(monkeypatch)
+  with pytest.raises(AssertionError):
+    attended("float32", 1e-5, False, 97)
+  lazy.faults.clear()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_attention_of_a_prompt_wherever_it_begins(module, lazy, kind, masked):
+  """As a language model has it: as many keys as a variable says."""
+  heads, most, tokens, width, numbers = 4, 256, 64, 32, np.random.default_rng(0)
+  q, k, v = (
+    Tensor(numbers.standard_normal((heads, n, width)), device="EMULATED").cast(kind).realize()
+    for n in (tokens, most, most)
+  )
+  a, b, c = (x.float().numpy().astype(np.float64) for x in (q, k, v))
+  places = Tensor.arange(most).to("EMULATED").realize()
+  for at in (0, 37, most - tokens):
+    here = Variable("at", 0, most - tokens).bind(at)
+    there = places[: here + tokens].unsqueeze(0) <= places[here : here + tokens].unsqueeze(1)
+    keys, values = (x[:, : here + tokens] for x in (k, v))
+    got = q.scaled_dot_product_attention(keys, values, attn_mask=there if masked else None).float().numpy()
+    scores = a @ b[:, : at + tokens].swapaxes(1, 2) / width**0.5
+    seen = np.arange(at + tokens) <= at + np.arange(tokens)[:, None]
+    scores = np.where(seen | (not masked), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    error = 1e-5 if kind == "float32" else 2e-2
+    np.testing.assert_allclose(got, weights @ c[:, : at + tokens], rtol=error, atol=error)
 
 
 def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):
