@@ -269,6 +269,13 @@ def attention(kind: Any) -> Tensor:
   return q.scaled_dot_product_attention(k, v)
 
 
+def trained(length: int, width: int) -> tuple[Tensor, ...]:
+  """Attention and its gradients."""
+  q, k, v, g = (empty(8, 16, length, width, dtype=dtypes.bfloat16) for _ in range(4))
+  out = q.scaled_dot_product_attention(k, v)
+  return out, *out.gradient(q, k, v, gradient=g)
+
+
 def decode(kind: Any, most: int = 4096) -> Tensor:
   """Attention of one token, wherever it is, to those before it: as at the last position."""
   p = Variable("at", 0, most - 1).bind(most - 1)
@@ -276,7 +283,7 @@ def decode(kind: Any, most: int = 4096) -> Tensor:
   return empty(1, 16, 1, 128, dtype=kind).scaled_dot_product_attention(k, v)
 
 
-def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]]]:
   big, n = (8192, 8192), 4096
   yield "add", lambda: empty(*big) + empty(*big)
   yield "exp", lambda: empty(*big).exp()
@@ -296,12 +303,14 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   yield "matmul bf16 8192", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(*big, dtype=dtypes.bfloat16)
   yield "attention float32", lambda: attention(dtypes.float32)
   yield "attention bf16", lambda: attention(dtypes.bfloat16)
+  for length, width in ((4096, 64), (4095, 64), (4096, 128), (4096, 256)):
+    yield f"trained {length}x{width}", lambda length=length, width=width: trained(length, width)
   yield "decode float32", lambda: decode(dtypes.float32)
   yield "decode bf16", lambda: decode(dtypes.bfloat16)
   yield "matvec bf16", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(8192, dtype=dtypes.bfloat16)
 
 
-def kernels_of(work: Callable[[], Tensor]) -> list[UOp]:
+def kernels_of(work: Callable[[], Tensor | tuple[Tensor, ...]]) -> list[UOp]:
   """The kernels by which a GPU of this kind computes it."""
   found, lower = list[UOp](), codegen.lower_kernel
 
@@ -311,7 +320,7 @@ def kernels_of(work: Callable[[], Tensor]) -> list[UOp]:
 
   codegen.lower_kernel = noted
   try:
-    work().realize()
+    Tensor.realize(*(made if isinstance(made := work(), tuple) else (made,)))
   finally:
     codegen.lower_kernel = lower
   return found
