@@ -867,5 +867,8 @@ def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):
 
 
 def test_a_product_of_float32_is_exact(module, lazy):
-  x = np.random.default_rng(0).integers(-(1 << 11), 1 << 11, (32, 32)).astype(np.float32)
-  np.testing.assert_array_equal((Tensor(x, device="EMULATED") @ Tensor(x, device="EMULATED")).numpy(), x @ x)
+  """Of factors of more bits than TF32 has, and sums of no more than float32 has, in whatever order."""
+  numbers = np.random.default_rng(0)
+  x, y = numbers.integers(-(1 << 13), 1 << 13, (32, 32)), numbers.integers(-4, 5, (32, 32))
+  a, b = (Tensor(v.astype(np.float32), device="EMULATED") for v in (x, y))
+  np.testing.assert_array_equal((a @ b).numpy(), x @ y)
