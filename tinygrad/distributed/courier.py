@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.distributed.errors import DistributedError
-from tinygrad.distributed.wires import Mail, MPIWire, stage
+from tinygrad.distributed.wires import Mail, MPIWire, staged_messages
 from tinygrad.runtime.cpu import LINE, Call, arrive, counting
 from tinygrad.runtime.peer_reads import PeerPart
 
@@ -48,7 +48,7 @@ class Delivery:
     world, wanted = self.courier.world, launch * self.givers
     world.wait(lambda: self.counters[0] >= wanted, what)
     mail = Mail()
-    rooms = stage(world.ends(parts), world.index, self.courier.wire, mail)
+    rooms = staged_messages(world.ends(parts), world.index, self.courier.wire, mail)
     mail.pass_on(what)
     for p, array in rooms:
       p.write(array)

@@ -114,7 +114,7 @@ def room_for(sizes: Sequence[int], dtype: DType, device: str | None) -> Buffer:
   return Buffer(device, tuple(sizes), dtype).allocate()
 
 
-def stage(
+def staged_messages(
   parts: Sequence[tuple[PeerPart, tuple[int, int]]], index: int, wire: Wire, mail: Mail
 ) -> list[tuple[PeerPart, Any]]:
   """Adds messages through the host's memory, for parts between processes; what is to be written when they are there."""

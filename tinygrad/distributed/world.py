@@ -42,7 +42,7 @@ from tinygrad.distributed.wires import (
   piece_of,
   room_for,
   runs_of,
-  stage,
+  staged_messages,
 )
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import PACKAGE, blake2b, numpy, prod, settings_from, source_line, user_frame, user_line
@@ -449,7 +449,7 @@ class Processes:
       wait_for(parts)
     if shared:
       self.exchange(what)  # nobody reads what was brought before
-    rooms = stage(staged, self.index, self.mpi_wire, messages)
+    rooms = staged_messages(staged, self.index, self.mpi_wire, messages)
     messages.pass_on(what)
     for p, array in rooms:
       p.write(array)
