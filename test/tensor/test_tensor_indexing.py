@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tensor_oracle import check, close, normal
 
-from tinygrad import Tensor, Variable, dtypes
+from tinygrad import GlobalCounters, Tensor, Variable, dtypes
 
 I = Ellipsis
 VIEWS = [
@@ -212,6 +212,48 @@ def test_topk_of_few_and_of_many(k):
   values, places = Tensor(x).topk(k)
   np.testing.assert_array_equal(places.numpy(), want)
   np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "uint32", "int8", "bool", "float64"])
+@pytest.mark.parametrize(
+  "shape, k", [((3, 1000), 10), ((2, 5001), 70), ((1, 20000), 65), ((5, 129), 16), ((4, 130), 129)]
+)
+def test_topk_leaves_blocks_out(shape, k, dtype):
+  """Rows of which most is left out, unseen, once and twice; ties, infinities and NaN: equal elements keep their order."""
+  rng = np.random.default_rng(k)
+  x = rng.integers(-9, 9, shape).astype(np.float64) if dtype != "uint32" else rng.integers(0, 1 << 32, shape)
+  if "float" in dtype:
+    x = np.where(rng.random(shape) < 0.3, x, rng.standard_normal(shape))
+    x[rng.random(shape) < 0.01], x[rng.random(shape) < 0.01] = np.nan, -np.inf
+  t = Tensor(x).cast(dtype).realize()
+  seen = t.cast("float64").numpy()
+  for largest in (True, False):
+    keys = np.where(np.isnan(seen), np.inf, seen) * (-1 if largest else 1)
+    rank = np.isnan(seen) != largest
+    want = np.lexsort((np.broadcast_to(np.arange(shape[1]), shape), keys, rank), axis=1)[:, :k]
+    values, places = t.topk(k, largest=largest)
+    np.testing.assert_array_equal(places.numpy(), want)
+    np.testing.assert_array_equal(values.cast("float64").numpy(), np.take_along_axis(seen, want, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_topk_of_long_rows_sharded(axis):
+  x = np.random.default_rng(8).integers(0, 99, (6, 1001)).astype(np.float32)
+  t = Tensor(x).shard(tuple(f"CPU:{i}" for i in range(4)), axis)
+  np.testing.assert_array_equal(t.topk(70, 1)[1].numpy(), np.argsort(-x, 1, kind="stable")[:, :70])
+  owed = t.unsqueeze(0).expand(3, 6, 1001).sum(0) if axis is None else t.sum(axis, keepdim=True).expand(6, 1001).add(t)
+  np.testing.assert_array_equal(owed.topk(70, 1)[0].numpy(), -np.sort(-owed.numpy(), 1)[:, :70])
+
+
+def test_topk_does_not_sort_all():
+  """Of 10,000 elements few are compared with one another."""
+  x = Tensor.empty(4, 10000)
+  GlobalCounters.reset()
+  x.topk(100)[0].realize()
+  few = GlobalCounters.global_ops
+  GlobalCounters.reset()
+  x.sort()[0].realize()
+  assert few < 0.25 * GlobalCounters.global_ops
 
 
 def test_topk():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tensor_oracle import close, normal
 
-from tinygrad import Tensor, dtypes
+from tinygrad import GlobalCounters, Tensor, dtypes
 from tinygrad.uop import Ops
 
 
@@ -82,6 +82,47 @@ def test_conv_transpose_is_the_adjoint(options):
   back = conv(y, w, options.get("stride", 1), options.get("dilation", 1), pads, groups)
   assert back.shape == x.shape
   np.testing.assert_allclose((got * y).sum(), (x * back).sum(), rtol=1e-6)
+
+
+def added_up(x, w, stride, dilation, pads, more):
+  """A transposed convolution by its definition: each element of x times the weights, added where they land."""
+  rank = w.ndim - 2
+  sizes = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], stride, dilation)]
+  y = np.zeros((x.shape[0], w.shape[1], *(n + m for n, m in zip(sizes, more))))
+  for at in np.ndindex(*x.shape[2:]):
+    for k in np.ndindex(*w.shape[2:]):
+      place = tuple(at[i] * stride[i] + k[i] * dilation[i] for i in range(rank))
+      y[(slice(None), slice(None), *place)] += x[(slice(None), slice(None), *at)] @ w[(slice(None), slice(None), *k)]
+  cut = (slice(before, n - after) for n, (before, after) in zip(y.shape[2:], pads))
+  return y[(slice(None), slice(None), *cut)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_conv_transpose_of_any_phases(seed):
+  """Strides, weights and paddings by chance: phases have fewer weights than others, none, or another first input."""
+  rng = np.random.default_rng(seed)
+  while True:
+    rank = int(rng.integers(1, 4))
+    sizes, kernel, stride, dilation, more = (
+      rng.integers(low, high, rank).tolist() for low, high in ((1, 6), (1, 6), (1, 5), (1, 3), (0, 3))
+    )
+    pads = rng.integers(0, 4, (rank, 2)).tolist()
+    x, w = rng.standard_normal((2, 2, *sizes)), rng.standard_normal((2, 3, *kernel))
+    want = added_up(x, w, stride, dilation, pads, more)
+    if 0 not in want.shape:
+      break
+  padding = [p for pair in reversed(pads) for p in pair]
+  got = Tensor(x).conv_transpose2d(Tensor(w), None, 1, stride, dilation, padding, more)
+  assert got.shape == want.shape
+  np.testing.assert_allclose(got.numpy(), want, rtol=1e-9, atol=1e-9)
+
+
+def test_conv_transpose_multiplies_no_zeros():
+  """9 weights for four neighbours of the result, of 3 x 3 and stride 2: not the 16 of one convolution for all."""
+  x, w = Tensor.empty(1, 8, 16, 16), Tensor.empty(8, 8, 3, 3)
+  GlobalCounters.reset()
+  x.conv_transpose2d(w, stride=2, padding=1).realize()
+  assert GlobalCounters.global_ops < 1.2 * 2 * 8 * 8 * 16 * 16 * 9
 
 
 def test_pooling_of_integers_and_ceil_mode():

@@ -1,6 +1,7 @@
 """Indexing: views by slices, rows by integer tensors, and their inverses."""
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -30,6 +31,7 @@ IDEMPOTENT = having(Trait.IDEMPOTENT)
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
 BLOCK = 128  # elements of which one sorts by counting
 FEW = 64  # greatest elements up to which they are looked for one by one
+MANY = 8  # times as many elements as are looked for, of which blocks are left out
 
 
 class Indexing(Reduce):
@@ -401,19 +403,26 @@ class Indexing(Reduce):
     return x.bitwise_not() if descending else x
 
   def _order(self) -> Self:
-    """The positions that sort the rows of int64 keys of 32 bits: blocks by counting, then Batcher's bitonic merges, in
-    which the first step compares a block with the next one reversed."""
-    n = self.shape[-1]
-    most = n if isinstance(n, int) else n.vmax
+    """The positions that sort the rows of int64 keys of 32 bits."""
+    return self._numbered()._in_order(self.shape[-1]).cast(dtypes.int32)
+
+  def _in_order(self, k: sint) -> Self:
+    """The k least of the rows' distinct keys, in order: blocks by counting, then Batcher's bitonic merges, in which the
+    first step compares a block with the next one reversed. Of two blocks that have k keys each, the least stay."""
+    n, last = self.shape[-1], dtypes.max(dtypes.int64)
+    most, wanted = (m if isinstance(m, int) else m.vmax for m in (n, k))
     run = max(min(most, BLOCK), 1)
-    x = self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))._numbered()
-    x = x.unflatten(-1, (-1, run)).contiguous()
+    x = self.pad((0, most + -most % run - n), value=last).unflatten(-1, (-1, run)).contiguous()
     rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
-    x = x._scattered(rank, run, Ops.ADD, x.ndim - 1).flatten(-2)
-    while run < most:
-      run *= 2
-      x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))
-      step, backwards = run, True
+    x = x._scattered(rank, run, Ops.MIN, x.ndim - 1).flatten(-2)  # what is padded is equal, and the least of nothing
+    while x.shape[-1] > run:
+      x, backwards = x.pad((0, -x.shape[-1] % (2 * run)), value=last), run < wanted
+      if backwards:
+        run *= 2
+      else:
+        a, b = x.unflatten(-1, (-1, 2, run)).split(1, -2)
+        x = a.minimum(b.flip(-1)).flatten(-3)
+      step = run
       while step > 1:  # two steps a kernel, of the distances step / 2 and step / 4, so that later ones are alike
         cuts = (2,) * (1 + step.bit_length() % 2)
         step >>= len(cuts)
@@ -423,7 +432,25 @@ class Indexing(Reduce):
           b = b.flip(*range(axis + 1, 0)) if backwards else b
           x, backwards = a.minimum(b).cat(a.maximum(b), dim=axis), False
         x = x.flatten(-2 - len(cuts))
-    return x._slice(self.ndim - 1, 0, n).cast(dtypes.int32)
+    return x._slice(self.ndim - 1, 0, k)
+
+  def _least(self, k: int) -> Self:
+    """The k least of the rows' numbered keys, in order. They are in those k blocks whose least are least, for k keys at
+    least are no greater than those: so two rows are searched, of n / size and of k * size keys, numbers ascending."""
+    n = self.shape[-1]
+    if isinstance(n, int) and n > max(MANY * k, BLOCK):
+      size = 1 << round(math.log2(n / k) / 2)
+      blocks = self.pad((0, -n % size), value=dtypes.max(dtypes.int64)).unflatten(-1, (-1, size)).contiguous()
+      which = blocks.min(-1).rshift(32)._numbered()._least(k).cast(dtypes.int32)
+      which = which.cast(dtypes.int64)._in_order(k).cast(dtypes.int32).unsqueeze(-1)
+      return blocks.gather(-2, which._expand_to((*which.shape[:-1], size))).flatten(-2)._least(k)
+    if k > FEW:
+      return self._in_order(k)
+    x = self.contiguous()
+    found = [x.min(-1, keepdim=True)]
+    while len(found) < k:
+      found.append(x.gt(found[-1]).where(x, dtypes.max(dtypes.int64)).min(-1, keepdim=True))
+    return found[0].cat(*found[1:], dim=-1)
 
   def _numbered(self) -> Self:
     """Keys of 32 bits and, below them, the positions of the last dim."""
@@ -451,15 +478,11 @@ class Indexing(Reduce):
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
-    if k > FEW or self.dtype.itemsize == 8 or not k:
+    if self.dtype.itemsize == 8 or not k:
       values, places = self.sort(d, descending=largest)
       return values._slice(d, 0, k), places._slice(d, 0, k)
     x = self.transpose(d, -1)._whole_rows()
-    key = x._sort_key(largest)._numbered().contiguous()
-    found = [key.min(-1, keepdim=True)]
-    while len(found) < k:
-      found.append(key.gt(found[-1]).where(key, dtypes.max(dtypes.int64)).min(-1, keepdim=True))
-    places = found[0].cat(*found[1:], dim=-1).cast(dtypes.int32)
+    places = x._sort_key(largest)._numbered()._least(k).cast(dtypes.int32)
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
 

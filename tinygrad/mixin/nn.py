@@ -4,8 +4,10 @@ Windows are EXPAND and WINDOW: none is ever copied.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from tinygrad.dtype import dtypes, least_upper_dtype
@@ -32,6 +34,40 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
 def _filled(w: Linalg, dim: int, n: sint) -> Any:
   """Zeros after its elements, or less of them, so that a dim has length n."""
   return w.pad_to([n if i == dim else None for i in range(w.ndim)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+  """Results of a transposed convolution at the positions r, r + stride, … along a dim, for `count` neighbouring r: each
+  takes `taps` weights, a stride apart, the first r's from `start` on, of the input with `pads` around it."""
+
+  start: int
+  count: int
+  taps: int
+  pads: tuple[int, int]
+
+
+def _phases(k: int, stride: int, dilation: int, before: int, more: int) -> list[_Phases]:
+  """All r below the stride, those together that have as many weights, of which there are k: y[o] is the sum of x[i]
+  w[o + before - stride*i], at n + more - 1 positions a phase of an input of n."""
+  whole, lack = ceildiv(before, stride), -before % stride
+
+  def kind(r: int) -> tuple[bool, int]:
+    return r < lack, max(ceildiv(k - (r - lack) % stride, stride), 1)
+
+  found = []
+  for (later, taps), rs in itertools.groupby(range(stride), kind):
+    first, *others = rs
+    pads = ((taps - 1) * dilation + later - whole, more - 1 + whole - later)
+    found.append(_Phases((first - lack) % stride, 1 + len(others), taps, pads))
+  return found
+
+
+def _weights_of(w: Any, stride: int, dim: int, p: _Phases) -> Any:
+  """The weights of phases along a dim: (.., taps in the order of the input, phases, ..) in its place."""
+  start = min(p.start, w.shape[dim])
+  w = w._slice(dim, start, min(w.shape[dim], start + stride * (p.taps - 1) + p.count))
+  return _filled(w, dim, p.taps * stride).unflatten(dim, (p.taps, stride)).flip(dim)._slice(dim + 1, 0, p.count)
 
 
 class NN(Linalg):
@@ -109,8 +145,9 @@ class NN(Linalg):
   ) -> Self:
     """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel).
 
-    What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
-    are computed as channels of one, between which the positions then alternate (https://arxiv.org/abs/1609.05158).
+    What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. Those
+    of as many weights are computed as channels of one, between which the positions then alternate
+    (https://arxiv.org/abs/1609.05158).
     ValueError if the channels do not agree.
     Shape: `(b, groups*cin, *dims), (groups*cin, cout, *kernel), (groups*cout) -> (b, groups*cout, *positions)`.
 
@@ -123,26 +160,38 @@ class NN(Linalg):
       rule = "needs x (b, c, *dims) and weight (c, cout/groups, *kernel), c a multiple of groups"
       mismatch("conv_transpose2d", rule, (self.uop, weight.uop), "channels are dim 1 of x and dim 0 of the weight")
     strides, dilations, extra = (make_tuple(v, rank) for v in (stride, dilation, output_padding))
-    w, taps, steps, pads, amounts = weight.unflatten(0, (groups, -1)).transpose(1, 2), [], [], [], []
+    w, ways, steps, past = weight.unflatten(0, (groups, -1)).transpose(1, 2), [], [], []
     each = zip(weight.shape[2:], strides, dilations, _pad_amounts(padding, rank, "conv_transpose2d"), extra)
     for i, (k, s, d, (before, after), more) in enumerate(each):
-      dim, span = 3 + 2 * i, d * (k - 1) + 1
+      span = d * (k - 1) + 1
       if s > 1 and d > 1:  # zeros between the weights
+        dim = 3 + i
         w, k, d = _filled(_filled(w.unsqueeze(dim + 1), dim + 1, d).flatten(dim, dim + 1), dim, span), span, 1
-      taps.append(ceildiv(k, s))
+      last = span + more - before - after
+      ways.append(_phases(k, s, d, before, ceildiv(last, s)))
       steps.append(d)
-      w = _filled(w, dim, taps[i] * s).unflatten(dim, (taps[i], s)).flip(dim)
-      pads.append(((taps[i] - 1) * d,) * 2)
-      amounts.append((-before, more - after + span - s * (1 + (taps[i] - 1) * d)))
-    order = (0, 1, *range(4, 4 + 2 * rank, 2), 2, *range(3, 3 + 2 * rank, 2))
-    w = w.permute(order).flatten(1, 1 + rank)
-    windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(taps), 1, steps)
-    y = windows._convolved(w, None).unflatten(1, (-1, *strides))
+      past.append((0, -(-last % s)))
+    y = self._of_phases(w, strides, steps, ways, ())
     y = y.permute((0, 1, *(x for i in range(rank) for x in (2 + rank + i, 2 + i))))
     for i in range(rank):
       y = y.flatten(2 + i, 3 + i)
-    y = y._pad_pairs(((0, 0), (0, 0), *amounts), 0)
+    y = y._pad_pairs(((0, 0), (0, 0), *past), 0)
     return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
+
+  def _of_phases(
+    self, w: Self, strides: Sequence[int], steps: Sequence[int], ways: list[list[_Phases]], chosen: tuple[_Phases, ...]
+  ) -> Self:
+    """The chosen phases of the first dims, with all of the others: (b, c, *phases, *positions)."""
+    if (i := len(chosen)) < (rank := len(ways)):
+      first, *others = [self._of_phases(w, strides, steps, ways, (*chosen, p)) for p in ways[i]]
+      return first.cat(*others, dim=2 + i) if others else first
+    for i, p in enumerate(chosen):
+      w = _weights_of(w, strides[i], 3 + 2 * i, p)
+    w = w.permute((0, 1, *range(4, 4 + 2 * rank, 2), 2, *range(3, 3 + 2 * rank, 2))).flatten(1, 1 + rank)
+    windows = self._pad_pairs(((0, 0), (0, 0), *(p.pads for p in chosen)), 0)
+    y = windows._pool(tuple([p.taps for p in chosen]), 1, steps)._convolved(w, None)
+    y = y.unflatten(1, (-1, *(p.count for p in chosen)))
+    return y if all(len(way) == 1 for way in ways) else y.contiguous()
 
   # ---- pooling
 
@@ -267,11 +316,15 @@ class NN(Linalg):
     if mode == "linear" and not dtypes.is_float(self.dtype):
       return self._float().interpolate(size, mode, align_corners).round().cast(self.dtype)
     x = self
-    for dim, new in zip(range(self.ndim - len(size), self.ndim), size):
-      old = int(self.shape[dim])
+    dims = [(new / max(self.numpy_shape()[d], 1), -d, new) for d, new in enumerate(size, self.ndim - len(size))]
+    for _, d, new in sorted(dims):  # what grows most comes last, of equals the first: what is left is whole rows
+      dim, old = -d, int(self.shape[-d])
+      if new == old:
+        continue
       place = self.arange(new).float()
       if mode != "linear":
-        x = x._along(dim, place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor())
+        place = place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor()
+        x = (x if x is self else x.contiguous())._along(dim, place)  # in its own order, not with the picked dim first
         continue
       at = place.mul((old - 1) / max(1, new - 1)) if align_corners else place.add(0.5).mul(old / new).sub(0.5)
       at = at.clamp(0, old - 1)

@@ -3,13 +3,14 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, mismatch, sint
 from tinygrad.mixin.creation import Creation
+from tinygrad.transforms.own_rules import custom_jvp
 from tinygrad.uop import Ops, UOp, is_int
 
 Axis = int | Sequence[int] | None
@@ -23,6 +24,20 @@ Join = Callable[[R, R], R]
 def summed(levels: Sequence[R]) -> R:
   """The sum of all, from the last on."""
   return functools.reduce(lambda y, x: x.add(y), reversed(levels))
+
+
+@functools.partial(custom_jvp, nondiff_argnums=(0,))
+def _greatest_so_far(axis: int, x: Any) -> Any:
+  return x._running(axis, Ops.MAX, dtypes.min(x.dtype))
+
+
+def _tangent_of_greatest(axis: int, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+  """One of equals has it: the last."""
+  values, places = primals[0].cummax(axis)
+  return values, tangents[0].gather(axis, places) if values.ndim else tangents[0]
+
+
+_greatest_so_far.defjvp(_tangent_of_greatest)
 
 
 class Reduce(Creation):
@@ -340,12 +355,6 @@ class Reduce(Creation):
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
     return self._cumulate(axis, lambda w: w._reduce(op, -1, False), lambda x, y: x.alu(op, y), identity)
 
-  def _last_greatest(self) -> Self:
-    """The greatest element of each window of the last dim; of equals the last takes the gradient."""
-    place, fixed = self.arange(self.shape[-1]), self.detach()
-    hit = fixed.eq(fixed.max(-1, keepdim=True)).bitwise_or(fixed.isnan())
-    return hit.where(place, 0).max(-1, keepdim=True).eq(place).where(self, -0.0).sum(-1)
-
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`.
     Shape: `(..) -> (..)`.
@@ -378,10 +387,7 @@ class Reduce(Creation):
       >>> values.tolist(), places.tolist()
       ([1, 3, 3], [0, 1, 1])
     """
-    if dtypes.is_float(self.dtype):  # one of equals takes the gradient: the last, whatever the blocks
-      values = self._cumulate(axis, Reduce._last_greatest, lambda x, y: y.ge(x).bitwise_or(y.isnan()).where(y, x))
-    else:
-      values = self._running(axis, Ops.MAX, dtypes.min(self.dtype))
+    values = _greatest_so_far(axis, self)
     hit = self.eq(values).bitwise_or(self.isnan())  # a nan stays the greatest
     if not self.ndim:
       return values, self._wrap(UOp.const(dtypes.int32, 0))
