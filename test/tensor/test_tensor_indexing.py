@@ -219,7 +219,7 @@ def test_topk_of_few_and_of_many(k):
   "shape, k", [((3, 1000), 10), ((2, 5001), 70), ((1, 20000), 65), ((5, 129), 16), ((4, 130), 129)]
 )
 def test_topk_leaves_blocks_out(shape, k, dtype):
-  """Rows of which most is left out, unseen, once and twice; ties, infinities and NaN: equal elements keep their order."""
+  """Rows of which most is left out, once and twice; ties, infinities and NaN: equal elements keep their order."""
   rng = np.random.default_rng(k)
   x = rng.integers(-9, 9, shape).astype(np.float64) if dtype != "uint32" else rng.integers(0, 1 << 32, shape)
   if "float" in dtype:

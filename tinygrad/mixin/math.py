@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.mixin.base import check_choice
 from tinygrad.mixin.elementwise import Elementwise
+from tinygrad.transforms.own_rules import custom_jvp
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Elementwise)
@@ -55,6 +56,33 @@ def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T
 def in_float64(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
   """As `in_float32`, and float32 as float64 where the device has it: the errors of the steps would add up."""
   return in_float32(functools.wraps(method)(lambda x, *args, **kwargs: method(x.cast(x._wide()), *args, **kwargs)))
+
+
+@custom_jvp
+def _sinh(x: Any) -> Any:
+  size = x.lt(0).where(x.neg(), x)
+  wide = size.cast(x._wide())
+  e = wide.exp()
+  y = size.lt(1).where(wide._odd("sinh", x.dtype), e.sub(e.reciprocal()).mul(0.5)).cast(x.dtype)
+  return x.lt(0).where(y.neg(), y)
+
+
+@custom_jvp
+def _cosh(x: Any) -> Any:
+  e = x.lt(0).where(x.neg(), x).exp()
+  return e.add(e.reciprocal()).mul(0.5)
+
+
+@custom_jvp
+def _atanh(x: Any) -> Any:
+  wide = x.cast(x._wide())
+  far = wide.add(1).div(wide.sub(1, reverse=True)).log().mul(0.5)
+  return x.abs().le(0.5).where(wide._odd("atanh", x.dtype), far).cast(x.dtype)
+
+
+_sinh.defjvp(lambda x, t: (_sinh(*x), t[0].mul(x[0].cosh())))
+_cosh.defjvp(lambda x, t: (_cosh(*x), t[0].mul(x[0].sinh())))
+_atanh.defjvp(lambda x, t: (_atanh(*x), t[0].div(x[0].add(1).mul(x[0].sub(1, reverse=True)))))
 
 
 class Math(Elementwise):
@@ -214,10 +242,8 @@ class Math(Elementwise):
       >>> print(Tensor([0.0, 1.0]).sinh().numpy().round(3))
       [0.    1.175]
     """
-    x = self.cast(self._wide())
-    near = x.detach().abs().lt(1)
-    far = x.exp().sub(x.neg().exp()).mul(0.5)
-    return near.where(near.where(x, 0.0)._odd("sinh", self.dtype), far)
+    y: Self = _sinh(self)
+    return y
 
   @in_float64
   def cosh(self) -> Self:
@@ -228,7 +254,8 @@ class Math(Elementwise):
       >>> print(Tensor([0.0, 1.0]).cosh().numpy().round(3))
       [1.    1.543]
     """
-    return self.exp().add(self.neg().exp()).mul(0.5)
+    y: Self = _cosh(self)
+    return y
 
   @in_float64
   def asinh(self) -> Self:
@@ -268,10 +295,8 @@ class Math(Elementwise):
       >>> print(Tensor([-0.5, 0.0, 0.5]).atanh().numpy().round(3))
       [-0.549  0.     0.549]
     """
-    x = self.cast(self._wide())
-    near = x.detach().abs().le(0.5)
-    far = x.add(1).log().sub(x.sub(1, reverse=True).log()).mul(0.5)
-    return near.where(near.where(x, 0.0)._odd("atanh", self.dtype), far)
+    y: Self = _atanh(self)
+    return y
 
   # ---- sign
 

@@ -168,7 +168,7 @@ class NN(Linalg):
         dim = 3 + i
         w, k, d = _filled(_filled(w.unsqueeze(dim + 1), dim + 1, d).flatten(dim, dim + 1), dim, span), span, 1
       last = span + more - before - after
-      ways.append(_phases(k, s, d, before, ceildiv(last, s)))
+      ways.append(_phases(int(k), s, d, before, ceildiv(last, s)))
       steps.append(d)
       past.append((0, -(-last % s)))
     y = self._of_phases(w, strides, steps, ways, ())

@@ -16,7 +16,7 @@ from tinygrad.device import Target
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result; x <= 0.63: 5e-19
@@ -55,6 +55,9 @@ _SIN = {dtypes.float32: (-0.16666655, 0.00833218824, -0.00019518099)}
 _COS = {dtypes.float32: (0.0416666456, -0.00138873106, 2.44325529e-05)}
 _SIN[dtypes.float64] = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9))
 _COS[dtypes.float64] = tuple((-1) ** k / math.factorial(2 * k) for k in range(2, 9))
+# the same for float64s of which a float32 is seen: 2e-11 and 2e-12 of the result
+_SIN_OF_SINGLE = (-0.16666666663846846, 0.008333331871155, -0.00019840084727713652, 2.7249658002411695e-06)
+_COS_OF_SINGLE = (0.041666666664313845, -0.0013888887668952103, 2.480059865933278e-05, -2.730073112777384e-07)
 # pi/2 in parts, of 12 and 39 bits but the last: products with n < 2**12 are exact
 _HALF_PI: dict[DType, tuple[float, ...]] = {dtypes.float32: (1.5703125, 0.0004837513, 7.5495336e-08, 2.563344e-12)}
 _HALF_PI[dtypes.float64] = (1.5707963267923333, 2.5633441515905732e-12, 3.9455541665632055e-24)
@@ -202,7 +205,7 @@ def lower_log(x: UOp, of: Callable[..., UOp] | None = None) -> UOp:
 
 
 def log_in_double(x: UOp, k: UOp | None = None) -> UOp:
-  """log(x·2**k) of a float32 as a float64 that is 2e-11 from it: (n + k)·ln 2 + f + f²·P(f), which has no quotient."""
+  """log(x·2**k) as a float64 that is 2e-11 from it: (n + k)·ln 2 + f + f²·P(f), which has no quotient."""
   n, f = exponent_of(x)
   n, f = (cast(y, dtypes.float64) for y in (n if k is None else add(n, k), f))
   return add(mul(n, math.log(2)), add(f, mul(mul(f, f), polynomial(f, _LOG_OF_SINGLE))))
@@ -261,6 +264,27 @@ def sine(x: UOp, turns: int, q: UOp, t: UOp, rest: UOp) -> UOp:
   out = where(alu(Ops.CMPEQ, alu(Ops.AND, q, 1), 0), sin, cos)
   top = q.dtype.bitsize - 1
   sign = alu(Ops.XOR, alu(Ops.SHL, q, top - 1), bitcast(x, q.dtype))
+  return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << top))), x.dtype)
+
+
+def lower_tan(x: UOp) -> UOp:
+  """tan(x) of a float32 as a float64 that is 1e-10 from it, with |x| = n·π/2 + t, |t| <= π/4."""
+  wide, (high, low, _) = cast(x, dtypes.float64), _HALF_PI[dtypes.float64]
+  a = absolute(wide)
+  n, quadrant = rounded(mul(a, 2 / math.pi))
+  turns, t, rest = quarter_turns(absolute(x))
+  far = tangent_of_turns(wide, cast(turns, quadrant.dtype), add(cast(t, wide.dtype), cast(rest, wide.dtype)))
+  return unlikely(less(a, 6000.0), far, tangent_of_turns(wide, quadrant, sub(sub(a, mul(n, high)), mul(n, low))))
+
+
+def tangent_of_turns(x: UOp, q: UOp, t: UOp) -> UOp:
+  """tan(q·π/2 + t): sin t / cos t of an even q, -cos t / sin t of an odd one; its sign changed where x < 0."""
+  z, top = mul(t, t), q.dtype.bitsize - 1
+  sin = add(t, mul(mul(t, z), polynomial(z, _SIN_OF_SINGLE)))
+  cos = polynomial(z, (1.0, -0.5, *_COS_OF_SINGLE))
+  even = alu(Ops.CMPEQ, alu(Ops.AND, q, 1), 0)
+  out = alu(Ops.FDIV, where(even, sin, cos), where(even, cos, sin))
+  sign = alu(Ops.XOR, alu(Ops.SHL, q, top), bitcast(x, q.dtype))
   return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << top))), x.dtype)
 
 
@@ -345,13 +369,26 @@ def lower_pow(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
   if x.op is Ops.CONST and x.arg == 2:
     return with_ends(y, normal_exp2, _EXP2_ENDS)
-  m, n, bits = power(x, const(x.dtype, 0.0), y, lambda p, _: p)
-  usual = alu(Ops.AND, is_normal(x), less(absolute(n), 125.0))
-  return unlikely(usual, any_power(x, y), scaled(m, bits))
+  a = absolute(x)
+  m, n, bits = power(a, const(x.dtype, 0.0), y, lambda p, _: p)
+  usual = alu(Ops.AND, is_normal(a), less(absolute(n), 125.0))
+  size = scaled(m, bits)
+  return unlikely(usual, any_power(x, y), unlikely(less(const(x.dtype, 0.0), x), of_negative(x, y, size), size))
+
+
+def of_negative(x: UOp, y: UOp, size: UOp) -> UOp:
+  """x**y from |x|**y, where the sign bit of x may be set: negative for odd y, NaN of x < 0 where y is not whole."""
+  whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)
+  half = mul(y, 0.5)
+  odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))
+  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, dtypes.uint32), 31), 0)
+  out = where(alu(Ops.AND, negative, odd), alu(Ops.NEG, size), size)
+  neither = alu(Ops.AND, alu(Ops.NOT, whole), less(absolute(x), math.inf))
+  return where(alu(Ops.AND, less(x, 0.0), neither), math.nan, out)
 
 
 def any_power(x: UOp, y: UOp) -> UOp:
-  """x**y = 2**(y·log2|x|), negative for x < 0 and odd y; special cases as in C's pow."""
+  """x**y = 2**(y·log2|x|); special cases as in C's pow."""
   a = absolute(x)
   m, _, n = power(*normalized(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
   half = alu(Ops.SHR, n, 1)
@@ -360,13 +397,8 @@ def any_power(x: UOp, y: UOp) -> UOp:
   inside = alu(Ops.AND, alu(Ops.AND, less(zero, a), less(a, math.inf)), alu(Ops.CMPEQ, y, y))
   outside = where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), where(less(zero, y), a, y))
   size = where(inside, size, outside)  # of 0, infinity, NaN, of which no bits but that it is one can be relied upon
-  whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)
-  half = mul(y, 0.5)
-  odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))
-  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, dtypes.uint32), 31), 0)
-  out = where(alu(Ops.AND, negative, odd), alu(Ops.NEG, size), size)
-  out = where(alu(Ops.AND, less(x, 0.0), alu(Ops.AND, alu(Ops.NOT, whole), less(a, math.inf))), math.nan, out)
-  return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), 1.0, out)
+  one = alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0))
+  return where(one, 1.0, of_negative(x, y, size))
 
 
 # of any float; the others of float64 are calls
@@ -483,19 +515,35 @@ def _function(u: UOp, own: Container[str]) -> UOp:
 
 
 def rounded_to_single(sink: UOp) -> set[UOp]:
-  """The float64s that nobody sees more of than a float32 has: multiplied at most, and then rounded."""
+  """The float64s that nobody sees more of than a float32 has: multiplied or chosen at most, and then rounded."""
   order, seen = sink.toposort(), set[UOp]()
   for u in reversed(order):
     narrowed = u.op is Ops.CAST and dtypes.is_float(u.dtype) and u.dtype.itemsize <= 4
-    if not narrowed and not (u.op is Ops.MUL and u.dtype is dtypes.float64 and u not in seen):
+    passed = (u.op is Ops.MUL or u.op is Ops.WHERE) and u.dtype is dtypes.float64 and u not in seen
+    if not narrowed and not passed:
       seen.update(u.src)
   return {u for u in order if u not in seen and u.dtype is dtypes.float64}
+
+
+def of_single(x: UOp) -> UOp | None:
+  """The float32 that a float64 is."""
+  return x.src[0] if x.op is Ops.CAST and x.src[0].dtype is dtypes.float32 else None
+
+
+def as_tangent(u: UOp) -> UOp | None:
+  """tan(x), if that is what u is, as sin(x) / cos(x), of a float32."""
+  if u.op is not Ops.FDIV or u.src[0].op is not Ops.SIN or u.src[1].op is not Ops.COS:
+    return None
+  angle, same = u.src[0].src[0], u.src[1].src[0]
+  x = of_single(angle) if angle is same else None
+  return None if x is None else lower_tan(x)
 
 
 def decompose(sink: UOp, target: Target) -> UOp:
   """The kernel with functions and narrow floats taken apart, but for what the target has itself."""
   as_bits, own = tuple(d for d in _NARROW if d not in target.converts), target.functions
   short = rounded_to_single(sink)
+  sink = substitute_free(sink, {u: x for u in short if (x := as_tangent(u)) is not None})
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONST and u.dtype in as_bits:
@@ -503,8 +551,9 @@ def decompose(sink: UOp, target: Target) -> UOp:
       return bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
     if u.op is Ops.CAST:
       return _convert(src[0], u.dtype, as_bits)
-    if u.op is Ops.LOG and u in short and src[0].op is Ops.CAST and src[0].src[0].dtype is dtypes.float32:
-      return lower_log(src[0].src[0], log_in_double)
+    if u.op is Ops.LOG and u in short:
+      x = of_single(src[0])
+      return lower_log(src[0] if x is None else x, log_in_double)
     if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op is not Ops.WHERE and u.op is not Ops.BITCAST):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
       return _widened(u, src, as_bits, own) if narrow else _function(on_sources(u, src), own)
