@@ -107,7 +107,7 @@ def test_threads_share_out_rows_of_what_is_added_and_never_a_place():
   assert [r.src[0].arg for r in shared.src[0].src[2:]] == [N, D // 2]
   ast = sink(store(i, scattered(AT_J, const(1, I), over=reduce(1 << 16, 2)), i, size=N))
   assert share_out(ast, 3) is ast  # 40 places in 3 parts would overlap
-  assert [r.src[0].arg for r in share_out(ast, 2).src[0].src[2:]] == [N // 2]
+  assert share_out(ast, 2) is ast  # each thread would look at every update, half of them another's, by chance
 
 
 def wrong(change):

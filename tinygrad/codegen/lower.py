@@ -21,6 +21,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
+from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import index
@@ -37,13 +38,11 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
   sharers = threads if target.shares and not NOOPT else 1
   return (
     clip_loops,
+    functools.partial(as_one_hots, target=target),
     functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
     drop_unit_ranges,
     functools.partial(use_dots, target=target),
-    functools.partial(with_row_memory, target=target),
-    functools.partial(block_rows, target=target),
-    functools.partial(decompose_stores, target=target),
-    functools.partial(step_scatters, target=target),
+    *(functools.partial(f, target=target) for f in (with_row_memory, block_rows, decompose_stores, step_scatters)),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
   )
 

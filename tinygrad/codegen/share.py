@@ -47,7 +47,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
 
   best: tuple[float, UOp] | None = None
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
-    n = size(r)
+    n = size(r) if r not in chosen or len(stores[0].src) > 3 else 1  # each would look at every element of others
     if not static(r) or n < 2 * threads or (exact and n % threads) or cost(r, threads) > 0.75 * threads * whole:
       continue
     part = ceildiv(n, threads)

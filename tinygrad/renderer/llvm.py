@@ -8,6 +8,7 @@ decomposed.
 
 import functools
 import itertools
+import math
 import operator
 import re
 import struct
@@ -464,10 +465,28 @@ class LLVMRenderer:
 
   def fold_lanes(self, u: UOp, code: str, x: Typed) -> str:
     """All lanes reduced to one; floats pairwise."""
-    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(u.dtype) and u.arg not in MIRROR
+    if dtypes.is_float(u.dtype) and u.arg in MIRROR:
+      return self.extreme_lane(u, x[1])
+    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(u.dtype)
     start = [(scalar, self.splat(-0.0 if u.arg is Ops.ADD else 1.0, u.dtype))] if is_sum else []
     function = f"llvm.vector.reduce.{code}.{self.suffix(u.src[0].dtype)}"
     return self.call(scalar, function, [*start, x], "reassoc " if is_sum else "")
+
+  def extreme_lane(self, u: UOp, x: str) -> str:
+    """The greatest or least lane, by halves, each of one instruction; NaN, which that loses, if any lane is."""
+    whole, scalar, n = u.src[0].dtype, ir_type(u.dtype), u.src[0].dtype.count
+    bits = self.ins(f"fcmp uno {ir_type(whole)} {x}, {x}")
+    lost = self.call("i1", f"llvm.vector.reduce.or.v{n}i1", [(f"<{n} x i1>", bits)])
+    best, code = x, "ogt" if u.arg is Ops.MAX else "olt"
+    while n > 1:
+      m, kind = n - n // 2, f"<{n - n // 2} x {scalar}>"  # of an odd number the middle one is in both
+      parts = (", ".join(f"i32 {i}" for i in range(first, first + m)) for first in (0, n - m))
+      of = f"<{n} x {scalar}>"
+      a, b = [self.ins(f"shufflevector {of} {best}, {of} poison, <{m} x i32> <{part}>") for part in parts]
+      above = self.ins(f"fcmp {code} {kind} {a}, {b}")
+      best, n = self.ins(f"select <{m} x i1> {above}, {kind} {a}, {kind} {b}"), m
+    best = self.ins(f"extractelement <1 x {scalar}> {best}, i32 0")
+    return self.ins(f"select i1 {lost}, {scalar} {self.splat(math.nan, u.dtype)}, {scalar} {best}")
 
   def extremum(self, u: UOp, xs: list[str]) -> str:
     """max or min that gives NaN if either operand is; `x > y ? x : y` (one instruction) gives y where either is NaN."""
