@@ -240,6 +240,20 @@ def test_masked_loads_with_another_value():
   )
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int8])
+@pytest.mark.parametrize("other", [None, 3])
+@pytest.mark.parametrize("n", [10, 33, 70, 128])
+def test_each_second_element_where_there_is_one(n, other, dtype):
+  """x[2 i - 7] and what lies around it: the windows of a stride, at the ends of what they slide over."""
+  x = (normal(90) * 50).astype(dtype)
+  i = loop(n, 0)
+  at = op(Ops.SUB, op(Ops.MUL, i, num(2)), num(7))
+  valid = op(Ops.AND, op(Ops.CMPLT, num(-1), at), op(Ops.CMPLT, at, num(90)))
+  none = () if other is None else (UOp.const(load(1, x, at).dtype, other),)
+  ast = sink(store(i, load(1, x, at, valid, *none), i, size=n))
+  np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))
+
+
 def test_gather_and_modular_indices():
   x, indices = normal(30, 20), RNG.integers(0, 30, 45).astype(np.int32)
   i, j = loop(45, 0), loop(20, 1)

@@ -70,6 +70,18 @@ def test_what_is_beside_a_narrowed_row_is_left_alone(a, b):
     np.testing.assert_array_equal(x.stack(x + 1).cast(b).numpy(), np.stack([np.zeros(n), np.ones(n)]).astype(b.name))
 
 
+def test_each_second_element_is_read_by_two_loads_of_neighbours(monkeypatch):
+  i, j, k = loop(8, 0), loop(64, 1), reduce(3, 2)
+  at = op(Ops.SUB, op(Ops.ADD, op(Ops.MUL, j, num(2)), k), num(1))
+  x = load(1, np.zeros(8 * 128, np.float32), op(Ops.ADD, op(Ops.MUL, i, num(128)), at), op(Ops.CMPLT, num(-1), at))
+  value = UOp.new(Ops.FOLD, x.dtype, (op(Ops.MUL, x, load(2, np.zeros(3, np.float32), k)), k), Ops.ADD)
+  ast = sink(store(op(Ops.ADD, op(Ops.MUL, i, num(64)), j), value, i, j, size=8 * 64))
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=32)
+  assert "masked.gather" not in llvm.render(lower_kernel(ast, target), "kernel").source
+  monkeypatch.setattr(llvm.LLVMRenderer, "every_other", lambda self, u, mask, other: None)
+  assert "masked.gather" in llvm.render(lower_kernel(ast, target), "kernel").source
+
+
 def test_places_beside_each_other_share_one_that_is_computed():
   """Four vectors, a constant apart, in each of two buffers: two computed places, and no sum for each vector."""
   i = loop(640, 0)
