@@ -32,6 +32,7 @@ Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
 BLOCK = 128  # elements of which one sorts by counting
 FEW = 64  # greatest elements up to which they are looked for one by one
 MANY = 8  # times as many elements as are looked for, of which blocks are left out
+SEARCHED = 1 << 13  # elements, in all passes, of a search for few that stays one kernel
 
 
 class Indexing(Reduce):
@@ -438,7 +439,7 @@ class Indexing(Reduce):
     """The k least of the rows' numbered keys, in order. They are in those k blocks whose least are least, for k keys at
     least are no greater than those: so two rows are searched, of n / size and of k * size keys, numbers ascending."""
     n = self.shape[-1]
-    if isinstance(n, int) and n > max(MANY * k, BLOCK):
+    if isinstance(n, int) and n > max(MANY * k, BLOCK) and (k > FEW or n * k > SEARCHED):
       size = 1 << round(math.log2(n / k) / 2)
       blocks = self.pad((0, -n % size), value=dtypes.max(dtypes.int64)).unflatten(-1, (-1, size)).contiguous()
       which = blocks.min(-1).rshift(32)._numbered()._least(k).cast(dtypes.int32)
