@@ -96,7 +96,7 @@ def views(shape: tuple[int, ...], rng: random.Random) -> list[tuple[str, Callabl
     ("[-1]", lambda x: x[-1:], True),
     ("flip", lambda x: x.flip(0) if isinstance(x, Tensor) else x[::-1], True),
     ("detach", lambda x: x.detach() if isinstance(x, Tensor) else x[...], True),
-    ("[::2]", lambda x: x[::2], False),
+    ("[::2]", lambda x: x[::2], True),
     ("expand", expanded, False),
   ]
 

@@ -222,6 +222,7 @@ ERRORS = [
   (lambda x: x.assign(Tensor([1.0, 2.0, 3.0])), ValueError, "must broadcast to the target"),
   (lambda x: x.assign(Tensor([1, 2])), TypeError, r"dtypes must be equal(.|\n)*x.cast\(dtypes.float32\)"),
   (lambda x: x.expand(3, 2).assign(Tensor([1.0, 2.0])), ValueError, "several elements of the target share memory"),
+  (lambda x: x.unfold(0, 1, 1).expand(2, 2).assign(1.0), ValueError, "several elements of the target share memory"),
   (lambda x: x.replace(Tensor([1.0])), ValueError, "shapes must be equal"),
 ]
 

@@ -260,7 +260,7 @@ class Indexing(Reduce):
       return
     parts, shape, axes = self._parse(indices)
     picks = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
-    if not picks and all(abs(p.step) == 1 for p in parts) and self.follows and memory_state(self.uop) is not None:
+    if not picks and self.follows and memory_state(self.uop) is not None:
       view = self._view(parts)
       self._write(view.uop, new._fit(shape).reshape(view.shape).uop)
       return

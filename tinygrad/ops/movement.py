@@ -329,7 +329,7 @@ def spread_index(u: UOp, idx: Index) -> Element:
 
 define_movement(
   Ops.WINDOW, shape=window_shape, evaluate=evaluate_window, gradient=_adjoint, factors=factors_window,
-  partial=PartialRule.KEEP, index_map=window_index, traits=Trait.VIEW | Trait.STRIDED,
+  partial=PartialRule.KEEP, index_map=window_index, traits=Trait.VIEW | Trait.ONE_TO_ONE | Trait.STRIDED,
 )  # fmt: skip
 define_movement(
   Ops.SPREAD, shape=spread_shape, evaluate=evaluate_spread, gradient=_adjoint, factors=factors_window,
