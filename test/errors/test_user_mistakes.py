@@ -5,7 +5,7 @@ helps.
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit
+from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, nn
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -49,6 +49,24 @@ MISTAKES = [
   ("index_is_a_float", lambda: ones(2, 3)[Tensor([0.0])], IndexError, ["float32", r"fix: use index.int\(\)"]),
   ("mask_shape", lambda: ones(2, 3)[Tensor([True])], IndexError, ["mask", r"bool\[1\]", "fix: .*mask.where"]),
   ("mask_values", lambda: ones(4).__setitem__(Tensor([True] * 4), ones(3)), ValueError, [r"\(4,\)", "fix: "]),
+  ("index_of_a_list", lambda: ones(2, 3)[[0, 5]], IndexError, ["index 5 is out of range for dim 0", "fix: .* -2 to 1"]),
+  ("index_of_an_array", lambda: ones(2, 3)[:, np.array([[0, -4]])], IndexError, ["index -4", "dim 1", r"\(2, 3\)"]),
+  ("write_at_a_list", lambda: ones(3).__setitem__([7], 1.0), IndexError, ["index 7 is out of range for dim 0"]),
+  ("cat_with_a_list", lambda: ones(2).cat([ones(2)]), TypeError, ["cannot join list", r"fix: x.cat\(\*tensors\)"]),
+  ("add_text", lambda: ones(2) + "a", TypeError, ["add: cannot use str", "fix: .*number"]),
+  ("equal_to_none", lambda: ones(2) == None, TypeError, ["eq: cannot use NoneType", "fix: x is None"]),  # noqa: E711
+  ("add_a_list", lambda: ones(2) + [1, 2], TypeError, ["add: cannot use list", r"fix: .*Tensor\(x\)"]),
+  ("pad_by_a_number", lambda: ones(2, 3).pad(1), TypeError, ["pad: .* 1 ", r"fix: x.pad\(\(1, 1, 1, 1\)\)"]),
+  ("full_of_a_list", lambda: Tensor.full((2,), [1, 2]), TypeError, ["full: .*list", r"fix: Tensor\(.*\).expand"]),
+  ("optimizer_of_a_model", lambda: nn.optim.SGD(nn.Linear(2, 2)), TypeError, ["Linear", r"fix: .*get_parameters"]),
+  ("optimizer_of_a_tensor", lambda: nn.optim.SGD(ones(2)), TypeError, ["not Tensor", r"fix: .*get_parameters"]),
+  ("optimizer_of_numbers", lambda: nn.optim.Adam([1, 2]), TypeError, ["int", r"fix: .*get_parameters"]),
+  (
+    "norm_channels",
+    lambda: nn.BatchNorm(3)(ones(2, 4, 5, 5)),
+    ValueError,
+    ["BatchNorm.*3 channels", r"\[2, 4, 5, 5\]", "fix: "],
+  ),
   ("cat_with_a_number", lambda: ones(2).cat(3), TypeError, ["cannot join int", r"fix: .*Tensor\(x\)"]),
   ("split_of_nothing", lambda: ones(4).split(0), ValueError, ["parts of 0", "fix: "]),
   (
@@ -99,6 +117,13 @@ def test_mistake_raises_at_the_call(make, kind, parts):
     make()
   for part in parts:
     assert caught.match(part)
+
+
+def test_cat_and_stack_take_tensors_or_one_list_of_them():
+  a, b = ones(2), ones(2) * 2
+  assert Tensor.cat([a, b]).tolist() == Tensor.cat(a, b).tolist() == [1, 1, 2, 2]
+  assert Tensor.cat((a.reshape(1, 2), b.reshape(1, 2)), dim=1).tolist() == [[1, 1, 2, 2]]
+  assert Tensor.stack([a, b], dim=1).tolist() == [[1, 2], [1, 2]]
 
 
 def test_a_shard_error_names_the_users_line():

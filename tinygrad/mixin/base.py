@@ -62,6 +62,13 @@ def to_placement(device: DeviceArg) -> Placement:
   return Sharding(device)  # type: ignore[arg-type]  # any sequence or array
 
 
+def _instead_of(operand: Any) -> str:
+  if operand is None:
+    return "x is None asks whether there is a tensor"
+  data = isinstance(operand, (list, tuple)) or hasattr(operand, "__array__")
+  return "wrap it, e.g. Tensor(x)" if data else "give a number or a tensor"
+
+
 def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:
   """Raises an error that names the op, its operands, the rule that was broken and a fix."""
   rows = "".join(f"\n    operand {i}: {describe(u)}" for i, u in enumerate(operands))
@@ -280,7 +287,7 @@ class Base:
       return x if x.dtype is not dtypes.index else x.cast(dtypes.default_int)
     if not isinstance(x, (bool, int, float)):
       if getattr(x, "shape", None) != ():  # a numpy scalar is a number too
-        raise TypeError(f"{name}: cannot use {type(x).__name__} as an operand\n  fix: wrap it, e.g. Tensor(x)")
+        raise TypeError(f"{name}: cannot use {type(x).__name__} as an operand\n  fix: {_instead_of(x)}")
       x = x.item()
     return UOp.const(weak_dtype(self.dtype, x), x)
 

@@ -49,6 +49,9 @@ class Creation(Math):
       [[7, 7], [7, 7]]
     """
     symbolic = isinstance(fill_value, UOp)
+    if isinstance(fill_value, (list, tuple)):
+      what = f"full: the value is one number, not a {type(fill_value).__name__}"
+      raise TypeError(f"{what}\n  fix: Tensor({fill_value!r}).expand({shape!r})")
     d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
     scalar = fill_value.cast(d) if symbolic else UOp.const(d, fill_value, unique=buffer)
     return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, **more)

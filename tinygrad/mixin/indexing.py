@@ -45,7 +45,7 @@ class Indexing(Reduce):
     integer is a view, as in PyTorch), also `x[v:v+2]` for bound variables.
 
     An integer tensor's element outside [-n, n) reads 0; a mask is realised to be counted. Raises IndexError for an
-    index that does not fit.
+    index that does not fit, and for a number of a list or numpy array that is out of range.
     """
     parts, shape, axes = self._parse(indices)
     x = self._view(parts).reshape(shape)
@@ -58,7 +58,8 @@ class Indexing(Reduce):
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
     if len(dots) > 1:
       raise IndexError("an index can have one ellipsis only")
-    given = [self._as_pick(x) for x in given]
+    listed, given = given, [self._as_pick(x) for x in given]
+    values = {id(t): x for t, x in zip(given, listed) if t is not x}
     ranks = [x.ndim if isinstance(x, Base) and x.dtype is dtypes.bool else 1 for x in given]
     count = sum(k for x, k in zip(given, ranks) if x is not None and x is not Ellipsis)
     if count > self.ndim:
@@ -77,7 +78,12 @@ class Indexing(Reduce):
           mismatch("index", rule, (self.uop, index.uop), "reshape the mask, or use mask.where(x, y)", IndexError)
         found = [p.squeeze(1) for p in self._new(index.uop).nonzero().split(1, dim=1)]
       for one in found:
-        part = self._part(one, self.shape[len(parts)], len(parts))
+        n, dim = self.shape[len(parts)], len(parts)
+        if isinstance(n, int) and id(one) in values:
+          numbers = numpy.asarray(values[id(one)])
+          for bad in numbers[(numbers < -n) | (numbers >= n)]:
+            raise self._out_of_range(bad, n, dim)
+        part = self._part(one, n, dim)
         axes.append(len(shape))
         parts.append(part)
         if not part.drop:
@@ -111,10 +117,13 @@ class Indexing(Reduce):
       raise IndexError(f"{type(index).__name__} is no index\n  fix: use integers, slices, None, ... or integer tensors")
     i = int(index)
     if isinstance(n, int) and not -n <= i < n:
-      rule = f"index {i} is out of range for dim {dim} of a tensor of shape {self.shape}"
-      raise IndexError(f"{rule}\n  fix: use one from {-n} to {n - 1}")
+      raise self._out_of_range(i, n, dim)
     start = simplify_sint(n + i) if i < 0 else i
     return _Part(start, start + 1, drop=True)
+
+  def _out_of_range(self, i: int, n: int, dim: int) -> IndexError:
+    rule = f"index {i} is out of range for dim {dim} of a tensor of shape {self.shape}"
+    return IndexError(f"{rule}\n  fix: use one from {-n} to {n - 1}")
 
   def _view(self, parts: Sequence[_Part]) -> Self:
     """The ranges and steps applied; every dim stays."""

@@ -254,6 +254,9 @@ class Movement(Base):
       (2, 5)
     """
     check_choice("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
+    if not hasattr(padding, "__len__"):
+      around = (padding,) * 2 * min(2, self.ndim)
+      raise TypeError(f"pad: needs amounts for both sides of dims, {padding!r} is one\n  fix: x.pad({around})")
     if all(isinstance(p, (int, UOp)) for p in padding):
       if len(padding) % 2 or len(padding) > 2 * self.ndim:
         rule = f"needs 2 amounts a dim, at most {2 * self.ndim} for {self.shape}"
@@ -310,7 +313,7 @@ class Movement(Base):
   # ---- several tensors
 
   def cat(self, *args: Self, dim: int = 0) -> Self:
-    """Tensors one after the other along `dim`; the other dims must agree. Types are promoted.
+    """Tensors, or one list of them, one after the other along `dim`; the other dims must agree. Types are promoted.
     ValueError where they do not, TypeError for what is no tensor.
     Shape: `(*a, n, *b), (*a, m, *b), … -> (*a, total, *b)`.
 
@@ -320,19 +323,22 @@ class Movement(Base):
       >>> Tensor.zeros(2, 3).cat(Tensor.zeros(2, 4), dim=1).shape
       (2, 7)
     """
-    d, xs = self._dim(dim), (self, *args)
-    for x in args:
+    xs: tuple[Any, ...] = (self, *args) if isinstance(self, Base) else (*self, *args)
+    first: Self = xs[0]
+    others, d = xs[1:], first._dim(dim)
+    for x in others:
       if not isinstance(x, Base):
-        raise TypeError(f"cat: cannot join {type(x).__name__} to a tensor\n  fix: wrap it, e.g. Tensor(x)")
-      if x.ndim != self.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, self.shape)) if i != d):
+        fix = "x.cat(*tensors)" if isinstance(x, (list, tuple)) else "wrap it, e.g. Tensor(x)"
+        raise TypeError(f"cat: cannot join {type(x).__name__} to a tensor\n  fix: {fix}")
+      if x.ndim != first.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, first.shape)) if i != d):
         fix = "pad, shrink or reshape the odd one out; to join along a new dim use stack"
         mismatch("cat", f"all dims but {d} must be equal", [t.uop for t in xs], fix)
-    if not self.ndim:
+    if not first.ndim:
       mismatch("cat", "scalars have no dim to join along", [t.uop for t in xs], "to join along a new dim use stack")
-    if not args:
-      return self._value()
+    if not others:
+      return first._value()
     dtype = common_dtype(*(x.dtype for x in xs))
-    return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
+    return first._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
   def stack(self, *args: Self, dim: int = 0) -> Self:
     """Tensors of one shape along a new dim. ValueError for other shapes.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
+from tinygrad.mixin.base import mismatch
 from tinygrad.nn import checkpoints, datasets, optim, state
 from tinygrad.tensor import Tensor
 
@@ -292,7 +293,7 @@ class BatchNorm:
   def __init__(
     self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
   ) -> None:
-    self.eps, self.track_running_stats, self.momentum = eps, track_running_stats, momentum
+    self.sz, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
     self.weight, self.bias = _weight_and_bias((sz,), affine)
     self.num_batches_tracked = Tensor.zeros(dtype=dtypes.int64, requires_grad=False)
     if track_running_stats:
@@ -312,6 +313,9 @@ class BatchNorm:
     return mean, (x - mean._lined(1, x.ndim)).square().mean(axes)
 
   def __call__(self, x: Tensor) -> Tensor:
+    if x.ndim < 2 or x.shape[1] != self.sz:
+      rule = f"this one is of {self.sz} channels, which are dim 1 of x"
+      mismatch("BatchNorm", rule, [x.uop], f"x of shape (batch, {self.sz}, ..), or nn.BatchNorm of x's channels")
     mean, var = self.calc_stats(x)
     if self.track_running_stats and TRAINING.value:
       n = x.numel() // x.shape[1]
