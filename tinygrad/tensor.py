@@ -780,7 +780,8 @@ class Tensor(NN, metaclass=_Training):
     return [self._wrap(found[t.uop]) for t in targets]
 
   def backward(self, gradient: Tensor | None = None) -> Self:
-    """Adds the derivative of this scalar to `.grad` of the float tensors that it depends on.
+    """Adds the derivative of this scalar to `.grad` of the float tensors that it depends on, in its memory if it has
+    some.
 
     Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
     False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
@@ -804,8 +805,16 @@ class Tensor(NN, metaclass=_Training):
       mismatch("backward", "the tensor depends on no tensor that takes a gradient", [self.uop], fix, RuntimeError)
     for t in chosen:
       if (g := found.get(t.uop)) is not None:
-        t.grad = self._wrap(g) if t.grad is None else t.grad.add(self._wrap(g))
+        t._add_gradient(self._wrap(g))
     return self
+
+  def _add_gradient(self, g: Tensor) -> None:
+    """Into the memory of `.grad`, if it has some; either way as an assignment, which a captured step does each time."""
+    if self.grad is not None and self.grad.follows:
+      self.grad.assign(self.grad.add(g).cast(self.grad.dtype))
+      return
+    self.grad = g if self.grad is None else self.grad.add(g)
+    program_order.reenter(self.grad, assigned=True)
 
 
 def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:

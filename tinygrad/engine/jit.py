@@ -304,8 +304,8 @@ class TinyJit(Generic[A, R]):
   A result that is still held is not written again: the replay after it fills fresh memory. An argument that the
   function returns is that Tensor; results may be the next arguments. Nothing but computation is replayed: Python side
   effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's value, unless it is
-  assigned to: what the function assigns is computed in each call, together with the results. `JIT=0` switches it off,
-  and what is interpreted is run anew in every call.
+  assigned to: what the function assigns, and what `backward` adds to `.grad`, is computed in each call, together with
+  the results. `JIT=0` switches it off, and what is interpreted is run anew in every call.
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns

@@ -1,10 +1,12 @@
 """Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by
 `TinyJit`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import dtypes
+from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
@@ -30,7 +32,12 @@ class Optimizer:
   """
 
   def __init__(self, params: list[Tensor], lr: float, device: DeviceLike | None = None, fused: Any = False) -> None:
-    self.params = dedup(p for p in params if p.requires_grad is not False)
+    several: Any = params
+    given = list(several) if isinstance(several, Iterable) and not isinstance(several, Tensor) else None
+    if given is None or not all(isinstance(p, Tensor) for p in given):
+      what = f"list of {', '.join(dedup(type(p).__name__ for p in given))}" if given else type(params).__name__
+      raise TypeError(f"an optimizer takes a list of tensors, not {what}\n  fix: pass nn.state.get_parameters(model)")
+    self.params: list[Tensor] = dedup(p for p in given if p.requires_grad is not False)
     if not self.params:
       fix = "pass nn.state.get_parameters(model)"
       raise ValueError(f"an optimizer needs at least one parameter with requires_grad\n  fix: {fix}")
@@ -113,10 +120,12 @@ class Optimizer:
     values, grads = [], []
     for i, p in enumerate(self.params):
       if p.grad is None:
-        fix = "call backward() on a loss that uses it first"
+        fix = "call backward() on a loss that uses it first; if a TinyJit does, call zero_grad() inside the TinyJit too"
         raise RuntimeError(f"parameter {i} of shape {p.shape} has no gradient\n  fix: {fix}")
       values.append(p.detach()._at(self.device or p.device))
       grads.append(p.grad.detach()._at(self.device or p.device))
+      if not p.grad.follows:  # used: a captured step need not store it
+        program_order.reenter(p.grad)
     updates, changed = self._step(values, grads)
     for p, update in zip(self.params, updates):
       p.assign((p.detach() - update._at(p.device)).cast(p.dtype))

@@ -1,0 +1,148 @@
+"""What `backward` leaves in `.grad` from within a captured step, beside the same program without TinyJit."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit, nn
+from tinygrad.device import Sharding
+from tinygrad.helpers import Context, GlobalCounters
+
+D2 = ("CPU:0", "CPU:1")
+XS = [np.array([[1.0, k], [k - 2.0, 0.5]], np.float32) for k in range(8)]
+
+
+def weight(devices=None):
+  w = Tensor([[1.0, 2.0], [3.0, -1.0]], requires_grad=True)
+  return (w if devices is None else w.shard(devices, axis=0)).realize()
+
+
+def passes(devices, step, each):
+  """What `each(w, call)` says after each of eight calls, without and with a capture."""
+  said = []
+  for jit in (0, 1):
+    w = weight(devices)
+    f = TinyJit(lambda x, w=w: step(w, x))
+    with Context(JIT=jit):
+      said.append([each(w, lambda x=x, f=f: f(Tensor(x).to(devices))) for x in XS])
+  return said
+
+
+def backward(w, x):
+  loss = (x @ w).square().sum()
+  loss.backward()
+  return loss
+
+
+def added(w, call):
+  call()
+  return w.grad.numpy()
+
+
+@pytest.mark.parametrize("devices", [None, D2], ids=["one", "D2"])
+def test_gradients_accumulate_over_replays(devices):
+  want, got = passes(devices, backward, added)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  assert np.abs(np.diff(want, axis=0)).min(axis=(1, 2)).max() > 0.5  # each call adds something
+  assert devices is None or isinstance(weight(devices).device, Sharding)
+
+
+def test_gradients_accumulate_in_memory_that_the_program_gave():
+  def step(w, x):
+    if w.grad is None:
+      w.grad = Tensor.zeros(2, 2).contiguous().realize()
+    return backward(w, x)
+
+  want, got = passes(None, step, added)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("read", ["in it", "later"])
+def test_a_second_capture_reads_what_the_first_accumulates(read):
+  """Two batches a step; the second function scales, updates and empties the gradient."""
+
+  def update(w):
+    w.assign(w.detach() - 0.01 * w.grad)
+    w.grad.assign(w.grad * 0)
+    return w
+
+  results = []
+  for jit in (0, 1):
+    w = weight()
+    add, step = TinyJit(lambda x, w=w: backward(w, x)), TinyJit(lambda w=w: update(w).realize(w.grad))
+    with Context(JIT=jit):
+      for x in XS:
+        add(Tensor(x))
+        add(Tensor(x + 1))
+        if read == "in it":
+          step()
+        else:
+          update(w).realize(w.grad)
+    results.append(w.numpy())
+  np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+  assert np.abs(results[0] - weight().numpy()).max() > 0.1
+
+
+def test_an_optimizer_outside_steps_by_the_gradients_of_each_replay():
+  results = []
+  for jit in (0, 1):
+    w = weight()
+    opt = nn.optim.SGD([w], lr=0.01)
+
+    @TinyJit
+    def step(x, w=w, opt=opt):
+      opt.zero_grad()
+      return backward(w, x)
+
+    with Context(JIT=jit), Tensor.train():
+      for x in XS:
+        step(Tensor(x))
+        opt.step()
+    results.append(w.numpy())
+  np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+def test_what_zero_grad_takes_away_outside_is_missed_where_it_is_needed():
+  """A replay runs no Python, so it gives no `.grad` to a tensor that has none."""
+  w = weight()
+  opt, step = nn.optim.SGD([w], lr=0.01), TinyJit(lambda x: backward(w, x))
+  with Tensor.train(), pytest.raises(RuntimeError, match=r"no gradient(.|\n)*zero_grad\(\) inside the TinyJit"):
+    for x in XS:
+      opt.zero_grad()
+      step(Tensor(x))
+      opt.step()
+
+
+def test_gradients_that_the_step_has_used_are_not_stored():
+  """With the optimizer inside, nobody reads them: the step has the same kernels as if they were dropped in it."""
+  counts = []
+  for drop in (False, True):
+    w = weight()
+    opt = nn.optim.SGD([w], lr=0.01)
+
+    @TinyJit
+    def step(x, w=w, opt=opt, drop=drop):
+      opt.zero_grad()
+      loss = backward(w, x) + 0
+      backward(w, x + 1)
+      opt.step()
+      if drop:
+        opt.zero_grad()
+      return loss
+
+    with Tensor.train():
+      for x in XS[:3]:
+        step(Tensor(x))
+      before = GlobalCounters.kernel_count, GlobalCounters.global_mem
+      step(x := Tensor(XS[3]).realize())
+    counts.append((GlobalCounters.kernel_count - before[0], GlobalCounters.global_mem - before[1]))
+  assert counts[0] == counts[1]
+
+
+def test_the_gradient_is_one_tensor_to_which_backward_adds():
+  x = Tensor([1.0, 2.0], requires_grad=True).realize()
+  (x * 3).sum().backward()
+  grad = x.grad.realize()
+  before, doubled = grad * 1, grad * 2
+  (x * 4).sum().backward()
+  assert x.grad is grad and grad.tolist() == [7.0, 7.0]
+  assert before.tolist() == [3.0, 3.0] and doubled.tolist() == [6.0, 6.0]
