@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.compile import schedule_of
-from tinygrad.engine.program_order import program_order, unrecorded
+from tinygrad.engine.program_order import program_order
 from tinygrad.engine.realize import random_states, realize
+from tinygrad.engine.run import recorders
 from tinygrad.helpers import STRATEGY, Context, LazyModule, uncollected
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp, stored
@@ -265,7 +266,7 @@ def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | No
   """Every live tensor at the placements of an answer, and what is read late below `roots` computed `again`; of each
   node that was placed, what it was."""
   found, made, leaves = placing.found, placing.made, placing.leaves
-  with unrecorded():
+  with recorders.emptied():
     realize(*placing.stores.values())
   graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in placing.stores})
   hints = (u for u in found.asked.order if u.op is Ops.CONSTRAIN and u not in found.asked.inert)

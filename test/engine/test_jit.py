@@ -1,8 +1,10 @@
 """TinyJit: capture, replay, and every part of its key."""
 
 import collections
+import copy
 import dataclasses
 import os
+import pickle
 import random
 import sys
 
@@ -363,6 +365,38 @@ def test_named_tuples_and_unhashable_objects():
     for s in (two, three):
       got = f(Pair(Tensor([float(k)]), Tensor([1.0])), s)
       assert isinstance(got, Pair) and (got.a.item(), got.b.item()) == (k * s.by, 1.0)
+
+
+def increment(x):
+  return x + 1
+
+
+class Jitted:
+  """A model that has its captured step as an attribute, as programs do."""
+
+  def __init__(self):
+    self.layer = nn.Linear(2, 2)
+    self.step = TinyJit(self.forward)
+
+  def forward(self, x):
+    return self.layer(x).realize()
+
+
+def test_a_copy_of_a_captured_step_captures_anew():
+  """Of a method it is the copied object's; a pickle holds the function, and what was captured stays."""
+  model, x = Jitted(), Tensor([[1.0, 2.0]]).realize()
+  calls = [model.step(x).numpy() for _ in range(3)]
+  other = copy.deepcopy(model)
+  other.layer.weight.assign(other.layer.weight * 2).realize()
+  for _ in range(3):
+    np.testing.assert_array_equal(other.step(x).numpy(), other.forward(x).numpy())
+  np.testing.assert_array_equal(model.step(x).numpy(), calls[0])
+  assert np.abs(other.step(x).numpy() - calls[0]).max() > 0.01 and model.step.captured is not other.step.captured
+  step = TinyJit(increment)
+  for k in range(3):
+    step(Tensor([float(k)]))
+  again = pickle.loads(pickle.dumps(step))
+  assert [again(Tensor([float(k)])).item() for k in range(4)] == [1, 2, 3, 4] and again.captured is not None
 
 
 def test_decorator_with_arguments():

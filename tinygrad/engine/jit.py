@@ -349,7 +349,7 @@ class TinyJit(Generic[A, R]):
     return self if instance is None else functools.partial(self.__call__, instance)
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
-    if not JIT.value or recorders or tracers:  # inside another capture, or a transform, it is a part of that one
+    if not JIT.value or recorders.items or tracers.items:  # a part of another capture, or of a transform
       with self.placing():
         return self.fxn(*args, **kwargs)
     key, inputs, variables, given = read_arguments(args, kwargs)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import Buffer, reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
-from tinygrad.helpers import dedup, uninterrupted
+from tinygrad.helpers import OfThread, dedup, uninterrupted
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.replacement import Replacement
@@ -33,11 +34,11 @@ class Live(Protocol):
 
 class Holder(weakref.ref[Any]):
   """A tensor that may still live. Equal to itself alone: equality of tensors is element by element. `number`: of the
-  tensor's last change; `assigned`: whether that was an assignment."""
+  tensor's last change; `assigned`: the thread for which that was an assignment."""
 
   __slots__ = ("assigned", "number")
   number: int
-  assigned: bool
+  assigned: int | None
   __hash__, __eq__ = object.__hash__, object.__eq__
 
 
@@ -53,10 +54,11 @@ class ProgramOrder:
   """Every tensor that lives, in the order of its last change: what a realize, an assignment, `backward` and a replay
   look through."""
 
+  inputs = OfThread(set[UOp]())  # memory that a function was given, which stays where it is
+  began = OfThread(0)  # the number at which the capture began that goes on
+
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
-    self.inputs: set[UOp] = set()  # memory that a function was given, which stays where it is
-    self.began = 0  # that at which the capture began that goes on
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
     self._views: dict[Ref, dict[Holder, None]] = side_table()
@@ -65,17 +67,17 @@ class ProgramOrder:
 
   # ---- who lives
 
-  def enter(self, t: Live, assigned: bool = False) -> None:
+  def enter(self, t: Live) -> None:
     """Notes that a tensor is new."""
     t._holder = holder = Holder(t, self._live.pop)
-    holder.assigned = assigned
+    holder.assigned = None
     holder.number = self.now = self.now + 1
     self._live[holder] = None
 
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
     holder, live = t._holder, self._live
-    holder.assigned = assigned
+    holder.assigned = threading.get_ident() if assigned else None
     holder.number = self.now = self.now + 1
     del live[holder]  # nothing is called until it is the last one, so that no Ctrl-C comes between
     live[holder] = None
@@ -98,9 +100,10 @@ class ProgramOrder:
     return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
 
   def assigned(self, since: int) -> list[Any]:
-    """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
-    none and stand for the value."""
-    return [t for t in self.changed(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
+    """The tensors that this thread has assigned to after number `since`: those whose memory waits for it, and those
+    that had none and stand for the value."""
+    due, me = self.changed(since), threading.get_ident()
+    return [t for t in due if t._holder.assigned == me and (t.uop.op is not Ops.BUFFER or not t.follows)]
 
   # ---- what runs
 
@@ -119,7 +122,7 @@ class ProgramOrder:
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
     if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < self.began]):
-      with unrecorded():  # a replay must not write to them
+      with recorders.emptied():  # a replay must not write to them
         self._due_now(earlier)
       return self.run(asked, read)
     due: list[Live] = []
@@ -148,8 +151,6 @@ class ProgramOrder:
     computed, as far as their tensors have changed after number `since`."""
     due: list[Live] = []
     for t in self.changed(since):
-      if t.uop.op is Ops.BUFFER and t.follows:
-        continue
       if t.follows:
         if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
           due.append(t)
@@ -206,17 +207,6 @@ class ProgramOrder:
       v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
       where = reduced_placement(u.device)  # where the tensor showed it
       t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
-
-
-@contextlib.contextmanager
-def unrecorded() -> Iterator[None]:
-  """For what does not belong to the step that is captured."""
-  kept = recorders[:]
-  recorders.clear()
-  try:
-    yield
-  finally:
-    recorders[:] = kept
 
 
 def _tensors(holders: Iterable[Holder]) -> list[Any]:

@@ -12,6 +12,7 @@ from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span, uninterrupted
+from tinygrad.helpers.threads import ThreadList
 from tinygrad.runtime.call_lists import CallLists
 from tinygrad.runtime.peer_reads import PeerCopies, bring_parts
 from tinygrad.runtime.transfer import copy
@@ -47,9 +48,9 @@ def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Se
   return run
 
 
-recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+recorders: ThreadList[Callable[[Run], None]] = ThreadList()  # the JIT that captures, if one does: told of every run
 watchers: list[Callable[[Sequence[Work]], None]] = []  # told of all that is handed over (simulation/)
-tracers: list[Any] = []  # the transforms whose functions are being called, the innermost last (transforms/tracing.py)
+tracers: ThreadList[Any] = ThreadList()  # transforms whose functions are being called, innermost last (transforms/)
 
 
 def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:

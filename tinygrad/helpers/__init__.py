@@ -67,6 +67,7 @@ from tinygrad.helpers.settings import (
   settings_from,
   watched,
 )
+from tinygrad.helpers.threads import OfThread, ThreadList
 from tinygrad.helpers.tracing import (
   MOST_EVENTS,
   Event,
