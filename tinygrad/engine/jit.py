@@ -326,6 +326,10 @@ class TinyJit(Generic[A, R]):
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    """Copied and pickled as its function, without what it has captured."""
+    return type(self), (self.fxn, False, self.mesh)
+
   def reset(self) -> None:
     """Forgets every capture."""
     self.states: dict[tuple[Any, ...], State] = defaultdict(State)
