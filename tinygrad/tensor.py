@@ -871,6 +871,7 @@ def _to_array(data: Any, dtype: DType | None) -> Any:
     is_torch = torch is not None and isinstance(data, torch.Tensor)
     array = _array_of_torch(data) if is_torch else numpy.asarray(data)
     from_numpy_dtype(array.dtype)  # raises for what is not supported
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
   else:
     fix = "give numbers, nested lists, bytes, a path or an array"
     raise TypeError(f"cannot make a Tensor of {type(data).__name__}\n  fix: {fix}")

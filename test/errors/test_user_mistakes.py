@@ -67,6 +67,10 @@ MISTAKES = [
     ValueError,
     ["BatchNorm.*3 channels", r"\[2, 4, 5, 5\]", "fix: "],
   ),
+  ("rearrange_adds", lambda: ones(2, 3).rearrange("a b -> a b c"), ValueError, ["'c'", "left of ->", "fix: "]),
+  ("rearrange_one_side", lambda: ones(2, 3).rearrange("a b"), ValueError, ["one ->", "fix: "]),
+  ("rearrange_odd", lambda: ones(2, 3).rearrange("a (b c) -> a b c", b=2), ValueError, ["dim 1", "b=2", "fix: "]),
+  ("rearrange_name", lambda: ones(2, 3).rearrange("a b -> b a", z=3), ValueError, ["'z'", "'a b -> b a'", "fix: "]),
   ("cat_with_a_number", lambda: ones(2).cat(3), TypeError, ["cannot join int", r"fix: .*Tensor\(x\)"]),
   ("split_of_nothing", lambda: ones(4).split(0), ValueError, ["parts of 0", "fix: "]),
   (

@@ -386,3 +386,12 @@ ERRORS = [
 def test_errors(call, error, message):
   with pytest.raises(error, match=message):
     call()
+
+
+@pytest.mark.parametrize("kind", [">f4", "<f4", ">i2", ">i8", ">u4", ">f8", ">f2"])
+def test_arrays_of_the_other_byte_order(kind):
+  """As files of the network's byte order are read with numpy."""
+  a = np.arange(6).reshape(2, 3).astype(kind)
+  assert np.array_equal(Tensor(a).numpy(), a) and np.array_equal((Tensor(a) + 1).numpy(), a + 1)
+  assert Tensor(a).dtype.name == a.dtype.name and np.array_equal(Tensor(a, dtype="float32").numpy(), a)
+  assert np.array_equal(Tensor([a[0], a[1]]).numpy(), a)

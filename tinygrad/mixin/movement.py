@@ -520,25 +520,48 @@ class Movement(Base):
       >>> Tensor.zeros(2, 12).rearrange("b (h d) -> h b d", h=4).shape
       (4, 2, 3)
     """
-    extra = self.ndim - len(_parse_axes(formula.partition("->")[0].replace("...", "")))
+    sides = formula.split("->")
+    if len(sides) != 2:
+      raise ValueError(f"rearrange: {formula!r} has no two sides with one -> between\n  fix: e.g. 'b h w -> b (h w)'")
+    extra = self.ndim - len(_parse_axes(sides[0].replace("...", "")))
     dots = " ".join(f"...{k}" for k in range(extra))
-    left, right = (_parse_axes(side.replace("...", dots)) for side in formula.split("->"))
+    left, right = (_parse_axes(side.replace("...", dots)) for side in sides)
     if len(left) != self.ndim:
       raise ValueError(f"rearrange: {formula!r} names {len(left)} dims, the tensor has shape {self.shape}")
-    known: dict[str, sint] = dict(sizes)
-    for group, n in zip(left, self.shape):
-      unknown = [a for a in group if a not in known]
-      if len(unknown) > 1:
-        rule = f"the sizes of {unknown} in {formula!r} are not known"
-        raise ValueError(f"rearrange: {rule}\n  fix: give all but one: {unknown[0]}=…")
-      if unknown:
-        known[unknown[0]] = n // prod(known[a] for a in group if a in known)
+    known = _axis_lengths(formula, left, self.shape, sizes)
     flat_left, flat_right = flatten(left), flatten(right)
-    if sorted(flat_left) != sorted(a for a in flat_right if a in flat_left) or len(set(flat_left)) != len(flat_left):
+    if new := [a for a in flat_right if a not in flat_left]:
+      rule = f"{new[0]!r} of {formula!r} is not left of ->, and rearrange makes no new axes"
+      raise ValueError(f"rearrange: {rule}\n  fix: write 1 for a dim of length 1, or use repeat")
+    if sorted(flat_left) != sorted(flat_right) or len(set(flat_left)) != len(flat_left):
       raise ValueError(f"rearrange: the axes on both sides of {formula!r} must be the same, each once")
     x = self.reshape(tuple(known[a] for a in flat_left))
-    x = x.permute([flat_left.index(a) for a in flat_right if a in flat_left])
+    x = x.permute([flat_left.index(a) for a in flat_right])
     return x.reshape(tuple(prod(known[a] for a in group) for group in right))
+
+
+def _axis_lengths(
+  formula: str, left: list[list[str]], shape: tuple[sint, ...], given: dict[str, int]
+) -> dict[str, sint]:
+  """The length of each axis: of those that make a dim up all but one are given."""
+  if odd := [name for name in given if name not in flatten(left)]:
+    raise ValueError(
+      f"rearrange: {odd[0]!r} is no axis left of -> in {formula!r}\n  fix: give lengths of axes it names"
+    )
+  known: dict[str, sint] = dict(given)
+  for dim, (group, n) in enumerate(zip(left, shape)):
+    unknown = [a for a in group if a not in known]
+    if len(unknown) > 1:
+      rule = f"the sizes of {unknown} in {formula!r} are not known"
+      raise ValueError(f"rearrange: {rule}\n  fix: give all but one: {unknown[0]}=…")
+    rest = prod(known[a] for a in group if a in known)
+    if unknown:
+      known[unknown[0]] = n // rest
+    if all_int((n, rest)) and (n % rest if unknown else n != rest):
+      parts = ", ".join(f"{a}={known[a]}" for a in group if a not in unknown)
+      rule = f"dim {dim} of {shape} is {n}, which {parts or 1} in {formula!r} does not make up"
+      raise ValueError(f"rearrange: {rule}\n  fix: give lengths that multiply to it")
+  return known
 
 
 def _parse_axes(side: str) -> list[list[str]]:
