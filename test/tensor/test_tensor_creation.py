@@ -296,6 +296,25 @@ def test_another_process_gives_the_same_numbers():
   assert other.stdout.strip() == str(Tensor.rand(3).tolist())
 
 
+@pytest.mark.parametrize("place", [None, D2], ids=["one", "D2"])
+def test_a_seed_that_is_set_counts_for_captured_steps(place):
+  """What replays draw follows from the seed and their number since it was set, whatever was drawn before."""
+  x = (Tensor.zeros(4) if place is None else Tensor.zeros(4).shard(place, 0)).contiguous().realize()
+  step = TinyJit(lambda x: (x + Tensor.rand(4)).realize())
+  for _ in range(3):
+    step(x)
+
+  def draw(seed, count):
+    Tensor.manual_seed(seed)
+    return [step(x).tolist() for _ in range(count)] + [Tensor.rand(2).tolist()]
+
+  first, other = draw(1, 3), draw(2, 5)
+  assert draw(1, 3) == first and draw(2, 5) == other
+  assert len({str(x) for x in first[:3] + other[:5]}) == 8  # no two alike
+  late = step(x)  # waits in a queue, perhaps, while the seed is set
+  assert draw(1, 3) == first and late.tolist() not in first + other
+
+
 def test_a_captured_step_draws_new_numbers_every_time():
   step = TinyJit(lambda: Tensor.rand(4).realize())
   seen = [tuple(step().tolist()) for _ in range(5)]

@@ -6,9 +6,10 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 """
 
 import math
+import weakref
 from typing import Any, ClassVar, Self
 
-from tinygrad.device import Device, Placement, Sharding, check_fits, reduced_placement
+from tinygrad.device import Buffer, Device, Placement, Sharding, check_fits, reduced_placement
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
 from tinygrad.engine.run import recorders
@@ -39,12 +40,15 @@ def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
 def _state(words: tuple[int, int, int], where: Placement) -> UOp:
   """A uint32 (3,) buffer: seed, number of the call, replay; a copy on every device of `where`."""
   u = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
-  memory = buffer_of(u).allocate()
+  _set_words(buffer_of(u).allocate(), words)
+  _states[u] = words
+  return u
+
+
+def _set_words(memory: Buffer, words: tuple[int, int, int]) -> None:
   data = memoryview(numpy.array(words, dtype=numpy.uint32)).cast("B")
   for i, handle in enumerate(memory.handles):
     Device[memory.devices[i]].copyin(handle, data)
-  _states[u] = words
-  return u
 
 
 def drawn_there(u: UOp, where: Placement) -> UOp | None:
@@ -97,10 +101,11 @@ class Random(Indexing):
   __slots__ = ()
   _seed: ClassVar[int] = 0
   _calls: ClassVar[int] = 0
+  _captured: ClassVar[weakref.WeakKeyDictionary[Buffer, int]] = weakref.WeakKeyDictionary()  # states of captured steps
 
   @classmethod
   def manual_seed(cls, seed: int = 0) -> None:
-    """Sets the seed (its lower 32 bits) and starts the counter anew.
+    """Sets the seed (its lower 32 bits) and starts the counter anew, that of the replays of each captured step as well.
 
     Examples:
       >>> Tensor.manual_seed(1)
@@ -110,6 +115,10 @@ class Random(Indexing):
       True
     """
     Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
+    for memory, call in Random._captured.items():
+      for name in memory.devices:
+        Device[name].synchronize()  # replays that wait draw by the seed before
+      _set_words(memory, (Random._seed, call, 0))
 
   @classmethod
   def _random_words(cls, shape: tuple[int, ...], device: DeviceArg) -> tuple[UOp, UOp]:
@@ -122,7 +131,9 @@ class Random(Indexing):
     lane, lanes = drawn_for()
     size = prod(shape) * lanes
     Random._calls += max(1, ceildiv(size, WORD))
-    if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
+    if recorders:
+      Random._captured[buffer_of(memory)] = _states[memory][1]
+      # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
       state = memory.after(memory.assign(memory + UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)))
     words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
     place = UOp.iota(prod(shape), dtypes.int64 if size >= 1 << 31 else dtypes.int32)
