@@ -761,7 +761,8 @@ class Tensor(NN, metaclass=_Training):
     """The derivative of this scalar (or of the sum of it times `gradient`) by each target, at the target's placement.
 
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
-    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on.
+    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on,
+    or only by what was written to memory.
     Shape: `(..), (*target), … -> (*target), …`.
 
     Examples:
@@ -775,8 +776,11 @@ class Tensor(NN, metaclass=_Training):
         if not t.is_floating_point():
           fix = "cast it to a float, and compute the value from that"
           mismatch("gradient", f"target {i} is no float", (self.uop, t.uop), fix, RuntimeError)
-        fix = "compute the value from this very tensor, and realise it only after differentiating"
-        mismatch("gradient", f"the value does not depend on target {i}", (self.uop, t.uop), fix, RuntimeError)
+        rule, fix = "", "compute the value from this very tensor, and realise it only after differentiating"
+        if any(u.op is Ops.AFTER and t.uop in u.toposort() for u in self.uop.toposort()):
+          rule = " but by what was written to memory (assign, x[..] = value), through which no gradient flows"
+          fix = "write to a tensor without realize or empty, which is a value; or use cat, stack, where"
+        mismatch("gradient", f"the value does not depend on target {i}{rule}", (self.uop, t.uop), fix, RuntimeError)
     return [self._wrap(found[t.uop]) for t in targets]
 
   def backward(self, gradient: Tensor | None = None) -> Self:

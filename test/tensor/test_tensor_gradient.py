@@ -288,3 +288,33 @@ def test_requires_grad_says_who_takes_a_gradient():
   z = Tensor([4.0]).requires_grad_()
   (x * z).sum().backward()
   assert z.grad.tolist() == [2.0] and x.grad.tolist() == [3.0]  # asked for by name, the others are left out
+
+
+WRITES = [
+  ("assign", lambda z, v: z.assign(v.expand(3))),
+  ("slice", lambda z, v: z.__setitem__(slice(1, 2), v)),
+  ("step", lambda z, v: z.__setitem__(slice(None, None, 2), v)),
+  ("rows", lambda z, v: z.__setitem__(Tensor([1]), v)),
+]
+
+
+@pytest.mark.parametrize("write", [w[1] for w in WRITES], ids=[w[0] for w in WRITES])
+def test_no_gradient_flows_through_a_write_to_memory(write):
+  """It would be 0 where another library has one: so it is an error, realised or not. Values can be written to."""
+  for realised in (False, True):
+    v, z = Tensor([7.0]), Tensor.zeros(3).contiguous().realize()
+    write(z, v)
+    z = z.realize() if realised else z
+    with pytest.raises(RuntimeError, match=r"depend on target 0(.|\n)*fix: "):
+      (z * z).sum().gradient(v)
+  v, z = Tensor([7.0]), Tensor.zeros(3).contiguous().realize()
+  write(z, v)
+  with pytest.raises(RuntimeError, match=r"written to memory(.|\n)*fix: .*without realize"):
+    (z * z).sum().gradient(v)
+  u = Tensor([2.0], requires_grad=True)
+  v.requires_grad = True
+  (z * z * u).sum().backward()
+  assert v.grad is None and u.grad.item() == (z * z).sum().item()
+  z = Tensor.zeros(3).contiguous()
+  write(z, v)
+  np.testing.assert_array_equal((z * z).sum().gradient(v)[0].numpy(), [14.0 * np.count_nonzero(z.numpy())])

@@ -31,7 +31,8 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
   `grad` has the shape and dtype of `root`, the results those of their targets; they live where their targets live. Only
   nodes on a path from a target to `root` are differentiated. A target on which `root` depends only by what is constant
   almost everywhere (a comparison, a rounding, a sign bit, an index) has derivative 0, as zeros. One that is not among
-  what `root` is computed from, or only behind a DETACH, is missing from the result, and so is one that is no float.
+  what `root` is computed from, or only behind a DETACH or a write to memory, is missing from the result, and so is one
+  that is no float.
   """
   return compute_gradients([(root, grad)], targets)
 
@@ -59,10 +60,11 @@ def compute_gradients(roots: Sequence[tuple[UOp, UOp]], targets: Iterable[UOp]) 
 
 
 def sources(u: UOp) -> tuple[UOp, ...]:
-  """What a derivative of `u` is taken by: what it is computed from, unless that is detached or the derivative given."""
+  """What a derivative of `u` is taken by: what it is computed from, unless that is detached, written to memory, or the
+  derivative given."""
   if u.op is Ops.DETACH:
     return () if u.arg is None else u.arg.inputs
-  return u.src
+  return () if u.op is Ops.AFTER else u.src
 
 
 def _order(root: UOp) -> list[UOp]:
@@ -83,7 +85,7 @@ def _order(root: UOp) -> list[UOp]:
 
 
 def _reached(order: list[UOp]) -> set[UOp]:
-  """What the last node of `order` (sources first) depends on: by values, not behind a DETACH."""
+  """What the last node of `order` (sources first) depends on: by values, not behind a DETACH or an AFTER."""
   reached = {order[-1]}
   for u in reversed(order):
     if u in reached:
