@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
-from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, tqdm, trange, uncollected
+from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, getenv, tqdm, trange, uncollected
 
 ROOT = Path(__file__).parents[1]
 
@@ -284,3 +284,12 @@ def test_the_collector_is_kept_out_and_goes_on():
     assert not gc.isenabled()
   finally:
     gc.enable()
+
+
+@pytest.mark.parametrize(("default", "value", "kind"), [(3, "x", "int"), (0, "", "int"), (0.5, "half", "float")])
+def test_a_setting_of_the_environment_that_is_none_is_named(monkeypatch, default, value, kind):
+  monkeypatch.setenv("A_SETTING_OF_THIS_TEST", value)
+  getenv.cache_clear()
+  with pytest.raises(ValueError, match=rf"A_SETTING_OF_THIS_TEST={value!r} .* is no {kind}(.|\n)*fix: "):
+    getenv("A_SETTING_OF_THIS_TEST", default)
+  getenv.cache_clear()

@@ -14,14 +14,18 @@ T = TypeVar("T")
 
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:
-  """The environment's value of `key`, with the type of `default`.
+  """The environment's value of `key`, with the type of `default`. ValueError for what is none of that type.
 
   Examples:
     >>> getenv("NOT_SET", 3)
     3
   """
   value = os.environ.get(key)
-  return default if value is None else type(default)(value)
+  try:
+    return default if value is None else type(default)(value)
+  except ValueError as e:
+    kind, fix = type(default).__name__, f"export {key}={default}, or unset it"
+    raise ValueError(f"{key}={value!r} in the environment is no {kind}\n  fix: {fix}") from e
 
 
 def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], bool]:
