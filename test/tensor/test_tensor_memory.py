@@ -240,3 +240,14 @@ HELPERS |= {"short": dtypes.int16, "int": dtypes.int32, "long": dtypes.int64, "b
 @pytest.mark.parametrize("name", HELPERS)
 def test_dtype_helpers(name):
   assert getattr(Tensor([1]), name)().dtype is HELPERS[name]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("at", [np.s_[1:1], np.s_[:, 2:2], np.s_[2:2, 3:3], np.s_[4:, ::2]], ids=str)
+def test_an_empty_part_is_written_like_any_other(axis, at):
+  x = Tensor.arange(20).reshape(4, 5).shard(D2, axis).realize()
+  x[at] += 2
+  part = x[at]
+  part.assign(part * 3 + 1)
+  assert part.numpy().size == 0
+  np.testing.assert_array_equal(x.numpy(), np.arange(20).reshape(4, 5))

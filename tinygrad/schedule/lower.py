@@ -120,7 +120,7 @@ class Pull:
     if gate is None:
       return [(u.src[0], inner, valid)], lambda x: x
     other = UOp.const(u.dtype, fill)
-    if is_false(gate):
+    if is_false(gate) or 0 in layout(u.src[0].shape):
       return [], lambda: other
     condition = both(valid, gate)
     return [(u.src[0], inner, condition)], lambda x: _select(gate, x, other, condition)
