@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Sharding, Tensor
+from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import GlobalCounters
 from tinygrad.nn.optim import SGD, Adam
 
@@ -134,3 +135,20 @@ def test_an_array_given_to_a_tensor_stays_the_givers():
   x += 1
   x.realize()
   np.testing.assert_array_equal(a, np.full(1024, 5))
+
+
+def test_what_is_noted_of_memory_does_not_grow_with_the_writes_to_it():
+  """So that the thousandth step of a program takes no longer than the first; views that are gone are forgotten."""
+  x = Tensor.zeros(4).contiguous().realize()
+  view = x.reshape(2, 2)
+  noted = []
+  for _ in range(12):
+    x.assign(x + 1).realize()
+    x[1:2] += 1
+    x.reshape(4, 1).numpy()
+    noted.append(len(program_order._views[x.uop.base.ref]))
+  assert noted[-1] <= noted[3] <= 4
+  assert {id(t) for t in program_order.views(x.uop.base)} >= {id(x), id(view)}
+  assert view.tolist() == x.reshape(2, 2).tolist() == [[12.0, 24.0], [12.0, 12.0]]
+  del view
+  assert len(program_order._views[x.uop.base.ref]) == 1

@@ -61,7 +61,7 @@ class ProgramOrder:
     self.now = 0  # the number of the last change of a tensor
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
-    self._views: dict[Ref, dict[Holder, None]] = side_table()
+    self._views: dict[Ref, dict[int, Holder]] = side_table()
     # buffers of values that were computed because memory which they read was to be written: no tensor follows them
     self._unowned: weakref.WeakSet[UOp] = weakref.WeakSet()
 
@@ -85,15 +85,16 @@ class ProgramOrder:
   def sees(self, t: Live, u: UOp) -> None:
     """Notes of what memory a tensor is a view that is to stand for `u`."""
     if (state := memory_state(u, moved=True)) is not None:
-      views = self._views.setdefault(state.ref, {})
-      views[Holder(t, views.pop)] = None
+      views, number = self._views.setdefault(state.ref, {}), id(t)
+      if number not in views:
+        views[number] = Holder(t, lambda _: views.pop(number))
 
   def live(self) -> list[Any]:
     return _tensors(self._live)
 
   def views(self, state: UOp) -> list[Any]:
     """The tensors that are or were views of a state of memory."""
-    return _tensors(self._views.get(state.ref, ()))
+    return _tensors(self._views.get(state.ref, {}).values())
 
   def changed(self, since: int) -> list[Any]:
     """The tensors that have changed after number `since`, the last one first."""
