@@ -1,5 +1,6 @@
 """State dicts, and safetensors files: round trips, files written by hand, and damaged ones."""
 
+import fractions
 import io
 import json
 import pickle
@@ -522,3 +523,17 @@ def test_not_strict_consume_and_unused(capsys: pytest.CaptureFixture[str]):
   assert len(loaded) == 2 and list(state) == ["more"]
   np.testing.assert_array_equal(net.a.numpy(), kept)
   np.testing.assert_array_equal(net.layers[0].numpy(), normal(11, 4))
+
+
+def test_a_file_that_holds_a_whole_object_says_so(tmp_path):
+  """As `torch.save(model)` writes it: its class is not here, and no code of the file is run."""
+  for name, zipped in (("a.pth", True), ("b.pth", False)):
+    data = pickle.dumps(fractions.Fraction(1, 2), 2)
+    if zipped:
+      with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("a/data.pkl", data)
+    else:
+      head = [pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {})]
+      (tmp_path / name).write_bytes(b"".join([*head, data, pickle.dumps([], 2)]))
+    with pytest.raises(CheckpointError, match=rf"{name}: holds an object of a class(.|\n)*fix: .*state_dict\(\)"):
+      torch_load(tmp_path / name)

@@ -24,7 +24,7 @@ STORAGES: dict[str, DType] = {
 MAGIC = 0x1950A86A20F9469CFC6C  # what a file before PyTorch 1.6 begins with, pickled
 
 
-class _Inert:
+class Inert:
   """Stands for an object of a class that no checkpoint needs; its state is dropped."""
 
   def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -33,7 +33,7 @@ class _Inert:
 
 
 class Unpickler(pickle.Unpickler):
-  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `_Inert`. `storages` maps
+  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `Inert`. `storages` maps
   a storage's key to its bytes."""
 
   def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview]) -> None:
@@ -52,10 +52,10 @@ class Unpickler(pickle.Unpickler):
 
   def find_class(self, module: str, name: str) -> Any:
     if module == "torch._utils" and name.startswith("_rebuild_"):
-      return getattr(self, name, _Inert)
+      return getattr(self, name, Inert)
     if module in ("torch", "torch.storage"):
-      return tuple if name == "Size" else STORAGES.get(name, _Inert)
-    return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Inert
+      return tuple if name == "Size" else STORAGES.get(name, Inert)
+    return OrderedDict if (module, name) == ("collections", "OrderedDict") else Inert
 
   def persistent_load(self, pid: Any) -> Any:
     kind, dtype, key = pid[:3]

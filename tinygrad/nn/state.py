@@ -221,12 +221,16 @@ def torch_load(t: File) -> dict[str, Tensor]:
 
   A path, or the file's bytes as a uint8 tensor. The file is mapped: a tensor's bytes are read where it is used. No code
   of the file is run: objects that are no tensors, containers or numbers are dropped.
-  Raises: CheckpointError for a file that is none, is damaged, or holds tensors of unknown types; OSError.
+  Raises: CheckpointError for a file that is none, is damaged, or holds tensors of unknown types or a whole object
+  (`torch.save(model)`); OSError.
   """
   source, data = contents(t)
   try:
     zipped = bytes(data[:4]) == b"PK\x03\x04"
     out: dict[str, Tensor] = pickles.load_zipped(source, data) if zipped else pickles.load_pickles(source, data)
+    if isinstance(out, pickles.Inert):
+      fix = "write model.state_dict() with torch.save, where the class is"
+      raise CheckpointError(source, "holds an object of a class, of which no code is run here", fix)
     return out
   except CheckpointError:
     raise
