@@ -116,8 +116,6 @@ class Random(Indexing):
     """
     Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
     for memory, call in Random._captured.items():
-      for name in memory.devices:
-        Device[name].synchronize()  # replays that wait draw by the seed before
       _set_words(memory, (Random._seed, call, 0))
 
   @classmethod
