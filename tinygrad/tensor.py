@@ -103,7 +103,7 @@ class Tensor(NN, metaclass=_Training):
     d = None if dtype is None else to_dtype(dtype)
     self.uop = _from_data(data, None if device is None else to_placement(device), d)
     # a Tensor or a node is shown as it is; all else becomes memory only when it is realised
-    given = isinstance(data, UOp) or (isinstance(data, Tensor) and data.follows)
+    given = type(data) is UOp or (isinstance(data, Tensor) and data.follows)
     u = self._uop
     self.follows = given and (u.op is Ops.BUFFER or memory_state(u, moved=True) is not None)
     self.grad, self.requires_grad = None, requires_grad

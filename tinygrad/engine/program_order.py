@@ -87,7 +87,11 @@ class ProgramOrder:
     if (state := memory_state(u, moved=True)) is not None:
       views, number = self._views.setdefault(state.ref, {}), id(t)
       if number not in views:
-        views[number] = Holder(t, lambda _: views.pop(number))
+
+        def forget(_: object) -> None:
+          del views[number]
+
+        views[number] = Holder(t, forget)
 
   def live(self) -> list[Any]:
     return _tensors(self._live)

@@ -41,7 +41,7 @@ class Creation(Math):
     cls, shape: Any, fill_value: Any, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **more: Any
   ) -> Self:
     """`fill_value` in every place; the type is that of the value unless given. `buffer=False`: an operand without
-    memory of its own, which an assignment cannot write to.
+    memory of its own, which an assignment cannot write to. TypeError for a list.
     Shape: `-> (*shape)`.
 
     Examples:

@@ -244,7 +244,7 @@ class Movement(Base):
     `padding`: a pair or None a dim, or a flat sequence `(before, after)` of the last dim, then of the last but one, …
     `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. The type follows from a
     `value` other than 0 as it does from `x + value`: integers padded with -inf become floats. ValueError for amounts
-    a mode cannot serve.
+    a mode cannot serve, TypeError for a number alone.
     Shape: `(*dims) -> (*padded)`.
 
     Examples:
