@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from extra import gpu_model
 from tinygrad import Tensor
-from tinygrad.debug.report import Row, as_realized, rows_of
+from tinygrad.debug.report import Row, rows_of
 from tinygrad.helpers import prod
 from tinygrad.propagation import planned_bytes
-from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones
@@ -43,9 +42,9 @@ class Price:
 
 def roofline(outputs: Sequence[Tensor], machine: Machine) -> Price:
   """The price of computing `outputs`, which are placed."""
-  sink = as_realized([t.uop for t in outputs])
-  rows = [row for _, row in rows_of(sink)[1]]
-  order = Localizer(run_passes(COMPLETE, sink).toposort()).run().toposort()
+  placed, found = rows_of([t.uop for t in outputs])
+  rows = [row for _, row in found]
+  order = Localizer(placed).run().toposort()
   reads = kernels(order)
   seconds = sum(kernel_seconds(u, inputs, reads, machine) for u, inputs in reads.items())
   return Price(seconds, sum(move_seconds(r, machine) for r in rows), sum(r.wire for r in rows))

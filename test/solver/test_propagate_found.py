@@ -8,7 +8,7 @@ from extra.bench.propagate_time import Hinted
 from extra.fuzz_hints import check
 from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate, propagation
 from tinygrad.debug import report as reports
-from tinygrad.sharding import explain, index_maps
+from tinygrad.sharding import explain, index_maps, localize
 from tinygrad.sharding.place import Placer
 from tinygrad.solver import build, graph, prices, ways
 from tinygrad.solver.graph import ask, restated
@@ -624,3 +624,15 @@ def test_closed_hints_of_equal_layers_come_to_count_together(monkeypatch):
   assert placings(3) == placings(12) <= 4
   monkeypatch.setattr(graph, "what_is_said", lambda u: u)
   assert placings(12) > 4
+
+
+def test_a_value_that_is_read_as_it_is_and_by_way_of_a_hint_is_gathered_once(monkeypatch):
+  """The hint is of a view: a move of what it says goes below that, once it is dropped. (Mutant: it stays above.)"""
+  x = zeros(8, 8).constrain(P("a"))
+  rows = x.max(1).constrain(P(OPEN))
+  y = (x + x.max(1)) * rows.reshape(1, 8)
+  propagate(y, mesh=LINE)
+  assert rows.device == x.device == Sharding(LINE, P("a"))
+  assert [(row.kind, row.wire) for row in explain(y).rows] == [("all_gather", 24)]
+  monkeypatch.setattr(localize, "deliver", lambda x, at: x.move(at, pinned=False))
+  assert explain(y).wire == 48

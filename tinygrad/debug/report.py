@@ -180,9 +180,9 @@ def report(sink: UOp) -> Report:
   return made
 
 
-def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
-  """The nodes of a graph, as they are placed, and its rows, each with the node that moves."""
-  graph, _, found = moves_of(sink)
+def rows_of(roots: list[UOp]) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
+  """The nodes of a graph, as they are placed when `roots` are realized, and its rows, each with the node that moves."""
+  graph, _, found = moves_of(as_realized(roots))
   return graph, [(u, row) for u, _, row in found]
 
 

@@ -52,15 +52,10 @@ def visualize(t: Any, file: str | Path | None = None, *, graph: bool = False) ->
   """
   several = graph and isinstance(t, (list, tuple))
   roots = _nodes("visualize", t if several else [t])
-  drawing: Drawing = _drawn(roots) if graph else _grid.draw_grid(roots[0])
+  drawing: Drawing = _graph.draw_graph(roots, *_Hooks.reports.rows_of(roots)) if graph else _grid.draw_grid(roots[0])
   if file is not None:
     drawing.save(file)
   return drawing
-
-
-def _drawn(roots: list[_UOp]) -> Drawing:
-  order, rows = _Hooks.reports.rows_of(_Hooks.reports.as_realized(roots))
-  return _graph.draw_graph(roots, order, rows)
 
 
 def _nodes(name: str, ys: Any) -> list[_UOp]:

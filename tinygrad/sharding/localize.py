@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 from tinygrad.device import HOST_DEVICE, Sharding
 from tinygrad.helpers import span
+from tinygrad.sharding.costs import deliver
+from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
 from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import Ops, UOp, check_graph, substitute
-from tinygrad.uop.rewrite import rewrite
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
 # hot: a member of an enum takes longer to look up
 MOVE = Ops.MOVE
@@ -29,10 +31,16 @@ def fold_host_copies(sink: UOp) -> UOp:
 
 
 def drop_hints(sink: UOp) -> UOp:
-  """CONSTRAIN(x) -> x: what was to be decided by it is decided."""
+  """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do."""
   if not any(u.op is CONSTRAIN for u in sink.toposort()):
     return sink
-  return rewrite(sink, {CONSTRAIN: lambda u: u.src[0]})
+
+  def make(u: UOp, src: Sources) -> UOp:
+    if u.op is CONSTRAIN:
+      return src[0]
+    return deliver(src[0], u.arg.device) if u.src and u.src[0].op is CONSTRAIN and droppable(u) else on_sources(u, src)
+
+  return rebuild(sink, make)
 
 
 def inline_custom(sink: UOp) -> UOp:

@@ -37,8 +37,6 @@ class Replacement:
     """`u` on other sources: of a comparison, or some of another placement than its own."""
     if u.op in GroupOp.Comparison and self.is_apart(u):
       src = tuple([self.chosen(s) for s in u.src])
-    if all(s is t or s.device == t.device for s, t in zip(u.src, src)):
-      return UOp.new(u.op, u.dtype, src, arg)
     return decided_anew(u, src, arg)
 
   def is_apart(self, u: UOp) -> bool:
@@ -66,15 +64,14 @@ class Replacement:
     unread, picks = self.unread, self.picks
     for u in root.toposort(lambda u: u not in unread and picks.get(u, False)):
       src = tuple([unread[s] if picks.get(s, False) and s in chosen_from(u) else self.of(s) for s in u.src])
-      if all(s is t or s.device == t.device for s, t in zip(u.src, src)):
-        unread[u] = u.replace(src=src)
-      else:
-        unread[u] = decided_anew(u, src, u.arg)
+      unread[u] = decided_anew(u, src, u.arg)
     return unread[root] if picks.get(root, False) else self.of(root)
 
 
 def decided_anew(u: UOp, src: Nodes, arg: Any) -> UOp:
-  """`u` on sources of which some have another placement than its own."""
+  """`u` on other sources, of which some may have another placement than its own."""
+  if all(s is t or s.device == t.device for s, t in zip(u.src, src)):
+    return u.replace(src=src, arg=arg)
   match u.op:
     case Ops.MOVE:
       return src[0] if droppable(u) else UOp.new(Ops.MOVE, u.dtype, src, arg)

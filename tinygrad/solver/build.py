@@ -9,6 +9,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
 from tinygrad.sharding.factors import collect, legal, project
+from tinygrad.sharding.localize import drop_hints
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.decided import Decided, by_hooks, moved_to, with_origin
 from tinygrad.solver.graph import Answer, is_anywhere
@@ -105,20 +106,8 @@ def handed_out(u: UOp, g: UOp, found: Answer) -> UOp:
 
 
 def without_hints(sink: UOp) -> UOp:
-  """A graph without its CONSTRAINs: what was to be decided by them is decided. Shapes and placements are kept; each
-  result is asked for once, where its Tensor shows it."""
-
-  def make(u: UOp, src: Sources) -> UOp:
-    if u.op is Ops.CONSTRAIN:
-      return src[0]
-    if u.op is Ops.SINK:
-      return as_shown(on_sources(u, src))
-    v = on_sources(u, src)
-    if v is not u and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
-      v.shape, v.device = u.shape, u.device
-    return v
-
-  return rebuild(sink, make)
+  """A graph without its CONSTRAINs; each result is asked for once, where its Tensor shows it."""
+  return as_shown(drop_hints(sink))
 
 
 def as_shown(sink: UOp) -> UOp:
