@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from extra.bench.place_cost import training_of
 from extra.bench.propagate_time import Hinted
 from extra.fuzz_hints import check
-from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate, propagation
+from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, jvp, propagate, propagation
 from tinygrad.debug import report as reports
 from tinygrad.sharding import explain, index_maps, localize
 from tinygrad.sharding.place import Placer
 from tinygrad.solver import build, graph, prices, ways
 from tinygrad.solver.graph import ask, restated
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 
 LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
 SQUARE = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("a", "b"))
@@ -636,3 +637,45 @@ def test_a_value_that_is_read_as_it_is_and_by_way_of_a_hint_is_gathered_once(mon
   assert [(row.kind, row.wire) for row in explain(y).rows] == [("all_gather", 24)]
   monkeypatch.setattr(localize, "deliver", lambda x, at: x.move(at, pinned=False))
   assert explain(y).wire == 48
+
+
+# ---------------------------------------------------------------- ops that take a dim whole
+
+
+def running_sums(x):
+  return x.cumsum(0)
+
+
+def in_order(x):
+  return x.sort(0)[0]
+
+
+@pytest.mark.parametrize("op", (running_sums, in_order))
+def test_what_an_op_takes_whole_is_asked_for_where_its_source_has_come_to_be(op, monkeypatch):
+  """It was written for a source that is cut along the dim, and moves as much as if it were written for one that is not.
+  (Mutant: what it has moved is where the user wants it.)"""
+  data = np.random.default_rng(0).permutation(16 * 12).reshape(16, 12).astype(np.float32)
+
+  def moved(*spec):
+    x = Tensor(data).shard(SQUARE, P("a")).realize()
+    y = op(x.constrain(P(*spec)))
+    propagate(y, mesh=SQUARE)
+    assert_equal(y.numpy(), getattr(np, "cumsum" if op is running_sums else "sort")(data, 0))
+    return explain(y * 2).wire
+
+  def by_hooks(*spec):
+    x = Tensor(data).shard(SQUARE, P("a")).realize()
+    return explain(op(x.shard(SQUARE, P(*spec))) * 2).wire
+
+  for spec in (("a",), (None, "a"), (None, "b"), ("b", "a"), ("b",)):
+    assert moved(*spec) == by_hooks(*spec) > 0
+  monkeypatch.setattr(Tensor, "_taken_whole", lambda x, at: x._new(x.uop.copy_to_device(at)))
+  assert moved(None, "b") > by_hooks(None, "b")
+
+
+def test_a_tangent_of_what_an_op_takes_whole_is_taken_whole_too():
+  """(Seen to fail: it was where the user wants it.)"""
+  x = zeros(8, 8).shard(LINE, P("a")).realize()
+  _, tangent = jvp(lambda x: x.cumsum(0), (x,), (x + 1,))
+  moves = [u for u in tangent.uop.toposort() if u.op is Ops.MOVE and u.arg.pinned]
+  assert moves and all(u.arg.whole for u in moves)

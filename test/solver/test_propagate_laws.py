@@ -40,6 +40,7 @@ BETWEEN = (
   300879,
   731813,
   732109,
+  732555,
   732930,
   733813,
 )  # what was stated of a value that is read once changed a placement, or bytes

@@ -284,6 +284,8 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
     and step.kind == "all_gather"
   ):
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
+  if u.arg.whole:
+    return f"{wants} takes it whole: {shown(u, u.device)}"
   if u.arg.pinned:
     by_hint = "a hint asks for it" if hint_of(u.origin) else "automatic placement chose it"
     return f"{by_hint if u.arg.hinted else 'the user placed it'}: {shown(u, u.device)}"

@@ -17,7 +17,7 @@ from tinygrad.device import (
 )
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop import Ops, UOp, describe
+from tinygrad.uop import Move, Ops, UOp, describe
 
 sint = int | UOp
 Shape = tuple[sint, ...]
@@ -150,6 +150,12 @@ class Base:
   def _seen(self, uop: UOp) -> Self:
     """A view of this one, which follows what is written to the memory if this one does."""
     return self._wrap(uop, self.follows)
+
+  def _taken_whole(self, where: Sharding) -> Self:
+    """The value at `where`, for an op that takes dims whole along which it is cut; so it is wherever it comes to be."""
+    if self.uop.device == where:
+      return self
+    return self._new(self.uop.copy_to_device(where).replace(arg=Move(where, True, whole=True)).named(where))
 
   @property
   def device(self) -> Placement:

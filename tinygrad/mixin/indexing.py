@@ -397,7 +397,7 @@ class Indexing(Reduce):
     rows = [n // where.parts(i) if isinstance(n, int) else 0 for i, n in enumerate(self.shape[:last])]
     if (most := max(rows, default=0)) >= where.parts(last):
       dims[rows.index(most)] += where.cut(last)
-    return self._new(self.uop.copy_to_device(where.with_dims(dims)))
+    return self._taken_whole(where.with_dims(dims))
 
   def _sort_key(self, descending: bool) -> Self:
     """int64, in the order of the elements; of as many bits as they have."""

@@ -341,8 +341,8 @@ class Reduce(Creation):
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
     totals = total(rows if wide is None else rows.cast(wide))
     if isinstance(where, Sharding) and parts > 1:
-      sent = totals.uop.cast(x.dtype).copy_to_device(where.with_dims(where.dims[: self.ndim - 1]))
-      totals = totals._new(sent.cast(totals.dtype))
+      sent = totals.cast(x.dtype)._taken_whole(where.with_dims(where.dims[: self.ndim - 1]))
+      totals = sent.cast(totals.dtype)
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
     if wide is not None:
       sums = summed(before)

@@ -133,8 +133,7 @@ class Placer:
       step = self.take(u, 0.0)
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
-      device = step.result.device
-      if step.asks or (isinstance(device, Sharding) and device.partial):
+      if step.asks or is_partial(step.result.device):
         self.partial_values.append(u)
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.ops import Trait, having
@@ -46,7 +47,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
     if op is CONSTRAIN and (target := found[u]) is not None:
       return constrained(u, src[0], target)
     if op is MOVE and is_decided_anew(u):
-      return src[0]
+      return taken_whole(u, src[0]) if u.arg.whole else src[0]
     if op is BUFFER or not is_placed(src):
       return on_sources(u, src)
     if not wished and op not in AS_GIVEN:
@@ -83,6 +84,21 @@ def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   sink = asked.order[-1]
   out[sink] = on_sources(sink, tuple([out.get(s, made[s]) for s in sink.src]))
   return out
+
+
+def taken_whole(u: UOp, x: UOp) -> UOp:
+  """x, which takes the place of what u moves: where u has it if that has not moved, else with the same dims whole, and
+  what has cut these behind the cuts of the dim that u cuts instead, if there is one."""
+  was, at, there = u.src[0].device, x.device, u.arg.device
+  if at == was or not isinstance(was, Sharding) or not isinstance(at, Sharding):
+    return on_sources(u, (x,))
+  dims = [() if was.cut(i) and not there.cut(i) else at.cut(i) for i in range(x.ndim)]
+  freed = tuple([d for i, dim in enumerate(dims) if not dim for d in at.cut(i)])
+  for i, dim in enumerate(dims):
+    if len(there.cut(i)) > len(was.cut(i)):
+      dims[i] = (*dim, *freed)
+  target = Sharding.of(at.mesh, dims)
+  return x if at.reduced is target else UOp.new(MOVE, x.dtype, (x,), replace(u.arg, device=target))
 
 
 def is_placed(src: Sources) -> bool:

@@ -16,8 +16,8 @@ def before_moves(u: UOp) -> UOp:
 
 
 def is_decided_anew(u: UOp) -> bool:
-  """Whether a node is a move that nobody asked for, or is made with its hint."""
-  return u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted)
+  """Whether a node is a move that nobody asked for, or is made with its hint, or with what an op takes whole."""
+  return u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted or u.arg.whole)
 
 
 def note_gradient(g: UOp, target: UOp) -> None:

@@ -19,7 +19,7 @@ from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.tracing import held_like, inputs_below, unknown
-from tinygrad.uop import CustomOp, Factors, Move, Ops, OwnGradient, UOp, describe, holes_like, sint
+from tinygrad.uop import CustomOp, Factors, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Nodes = tuple[UOp, ...]
@@ -215,7 +215,7 @@ class Batching:
       rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
       refuse(rule, "place it outside; inside, psum, all_gather and the others move it")
     device = self.placed(there, x)
-    return UOp.new(Ops.MOVE, u.dtype, (x,), Move(device, u.arg.pinned, u.arg.hinted)) if x.device != device else x
+    return UOp.new(Ops.MOVE, u.dtype, (x,), replace(u.arg, device=device)) if x.device != device else x
 
   def placed(self, device: Placement, x: UOp) -> Placement:
     """A placement with dims in front: cut as `spmd` says, else as they are, where these axes are free."""

@@ -248,7 +248,8 @@ def tangent(u: UOp, ts: Sequence[UOp | None]) -> UOp | None:
     case Ops.PAD:
       return t.pad(u.arg[0])
     case Ops.MOVE if u.arg.pinned:
-      return t.copy_to_device(u.arg.device)
+      moved = t.copy_to_device(u.arg.device)
+      return moved.replace(arg=u.arg) if moved.op is Ops.MOVE else moved
   return UOp.build(op, u.dtype, (t,), u.arg) if op in GroupOp.Movement else t
 
 

@@ -93,12 +93,13 @@ class PieceArg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
-  may decide anew. `hinted`: pinned for the hint below it, or by automatic placement, not for the user."""
+  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else `place` may decide anew. `hinted`:
+  for the hint below it, or by automatic placement, not for the user; `whole`: for an op that takes a cut dim whole."""
 
   device: Placement
   pinned: bool
   hinted: bool = False
+  whole: bool = False
 
   def __repr__(self) -> str:
     return f"Move(device={in_short(self.device)}, pinned={self.pinned})"
