@@ -181,15 +181,22 @@ class Placing:
         self.stores[u] = stored(decided.moved_to(u, target, u), target)
         self.leaves[u] = self.stores[u].src[0]
     self.made = build.build_answer(found, self.leaves)
+    self.draft = True
     if not draft:
-      self.settle()
+      self.settled()
 
-  def settle(self) -> None:
+  @property
+  def is_as_wished(self) -> bool:
+    return graph.is_as_wished(self.found, self.made)
+
+  def settled(self) -> Placing:
     """Looks whether fewer bytes move as the graph is written; until then it is a draft."""
-    if self.found.decisions is None:
+    if self.draft and self.found.decisions is None:
       with Context(RESHARD=1):  # a hint allows the moves that it takes
         written = build.build_answer(self.found, self.leaves, wished=False)
         self.made = fewer_bytes(self.found.asked.order[-1], self.made, written)
+    self.draft = False
+    return self
 
 
 def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[UOp, UOp]:
@@ -239,10 +246,9 @@ class ByHints:
     if wanting := graph.wanting(found, inert & self.read, self.read - inert):
       return wanting
     placing = Placing(found, draft=bool(self.read))
+    if not self.read or graph.met(inert, placing.made, self.mesh).keys() >= inert or not placing.is_as_wished:
+      placing = self.as_built(placing.settled())
     met = graph.met(inert, placing.made, self.mesh)
-    if self.read and met.keys() >= inert:
-      placing.settle()
-      met = graph.met(inert, placing.made, self.mesh)
     found.met.update(met)
     if not (unmet := inert - met.keys()):
       return placing
@@ -253,12 +259,25 @@ class ByHints:
   def with_results_stated(self, placing: Placing, inert: Set[UOp]) -> Placing:
     """The same leaves and results, with what is between decided from these alone: as it was, if they can't be had so,
     or what is inert is not met then."""
-    again = Placing(graph.restated(placing.found, placing.made, self.policy))
+    asked = placing.found.asked
+    again = self.as_built(Placing(graph.restated(placing.found, placing.made, graph.ends(asked), self.policy)))
     if not graph.met(inert, again.made, self.mesh).keys() >= inert:
       return placing
     roots = self.sink.src
     cuts = ([graph.cuts_on(way.made[u], self.mesh) for u in roots] for way in (placing, again))
     return again if next(cuts) == next(cuts) else placing
+
+  def as_built(self, placing: Placing) -> Placing:
+    """What follows from what is between being where it was built, which may not be where the answer wishes it, as often
+    as fewer bytes move then: hints that are open, and moves for them, follow what was built."""
+    while not placing.is_as_wished:
+      between = graph.between(placing.found.asked)
+      again = Placing(graph.restated(placing.found, placing.made, between, self.policy))
+      now, then = (reports.bytes_moved(build.without_hints(way.made[self.sink])) for way in (placing, again))
+      if then >= now:
+        break
+      placing = again
+    return placing
 
 
 @uncollected()

@@ -16,6 +16,7 @@ from tinygrad.solver.graph import ask, restated
 from tinygrad.uop import Ops, UOp
 
 LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
+LINE3 = Mesh([f"CPU:{i}" for i in range(3)], names=("a",))
 SQUARE = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("a", "b"))
 
 
@@ -637,6 +638,36 @@ def test_a_value_that_is_read_as_it_is_and_by_way_of_a_hint_is_gathered_once(mon
   assert [(row.kind, row.wire) for row in explain(y).rows] == [("all_gather", 24)]
   monkeypatch.setattr(localize, "deliver", lambda x, at: x.move(at, pinned=False))
   assert explain(y).wire == 48
+
+
+@pytest.mark.parametrize("stated", ("x", "v", "xv"))
+def test_an_open_hint_follows_what_was_built_where_fewer_bytes_move_then(stated, monkeypatch):
+  """A hint of the transposed v wishes its other dim cut; by bytes it stays as x is, or as is said of it. What reads v
+  follows that, whichever of the two is said. (Mutant: it follows the wish.)"""
+
+  def moved():
+    x = zeros(5, 8)
+    u = x.constrain(P(None, "a")) if "x" in stated else x
+    v = u - u * 2
+    v = v.constrain(P(None, "a")) if "v" in stated else v
+    y = v.exp().constrain(P(OPEN, OPEN), priority=1).expand(2, 5, 8).constrain(P(OPEN, OPEN, OPEN))
+    z = v.transpose(0, 1).constrain(P(OPEN, "a"))
+    propagate(y, z, mesh=LINE3)
+    assert x.device.spec == v.device.spec == z.device.spec == P(None, "a")
+    return y.device.spec, [row.kind for row in explain(y, z).rows]
+
+  assert moved() == (P(None, None, "a"), ["all_to_all"])
+  if "x" in stated:
+    monkeypatch.setattr(propagation.ByHints, "as_built", lambda self, placing: placing)
+    assert moved() == (P(None, "a"), ["all_to_all"] * 2)
+
+
+def test_a_closed_hint_that_lets_nothing_back_counts_though_it_would_be_met():
+  """It would be, if what is said behind it went back to memory."""
+  x = zeros(8, 8)
+  y = (x.constrain(P("a"), propagate="forward").exp().constrain(P(("a", OPEN), OPEN)) + 1).sum()
+  propagate(y, mesh=LINE)
+  assert x.device.spec == P()
 
 
 # ---------------------------------------------------------------- ops that take a dim whole

@@ -27,6 +27,8 @@ STATED = (
 
 
 BETWEEN = (
+  901395,
+  300067,
   300133,
   300241,
   300345,
@@ -255,7 +257,7 @@ def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
 def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
   """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
   monkeypatch.setattr(graph, "earliest", lambda hints, order, most: {u for u in hints if u.src[0] not in hints})
-  assert broken("stated", (454011,))
+  assert broken("stated", (714996,))
 
 
 def test_a_hint_that_comes_to_count_beside_what_it_follows_from_is_noticed(monkeypatch):
@@ -286,7 +288,22 @@ def placed_by_all_that_counted(self):
 
 
 def stated_anyway(self, placing, inert):
-  return propagation.Placing(graph.restated(placing.found, placing.made, self.policy))
+  return propagation.Placing(graph.restated(placing.found, placing.made, graph.ends(placing.found.asked), self.policy))
+
+
+def test_what_follows_from_what_was_wished_alone_is_noticed(monkeypatch):
+  """(Mutant: an answer is never made again from what was built.)"""
+  monkeypatch.setattr(propagation.ByHints, "as_built", lambda self, placing: placing)
+  assert broken("between", (300067,))
+
+
+def test_an_answer_made_from_what_was_built_after_hints_were_found_met_is_noticed(monkeypatch):
+  """(Mutant: whether hints are met is looked at before.)"""
+  assert check(274, "stated") == ""
+  as_built, placed = propagation.ByHints.as_built, propagation.ByHints.placed
+  monkeypatch.setattr(propagation.ByHints, "as_built", lambda self, placing: placing)
+  monkeypatch.setattr(propagation.ByHints, "placed", lambda self: as_built(self, placed(self)))
+  assert broken("stated", (274,))
 
 
 def test_a_hint_that_came_to_count_first_and_need_not_is_noticed(monkeypatch):

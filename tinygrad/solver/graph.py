@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,13 +127,13 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
     raise ShardError("\n".join([str(e), *said.keys(), fix])) from None
 
 
-def restated(found: Answer, made: Mapping[UOp, UOp], policy: Policy = DEFAULT) -> Answer:
-  """The answer with leaves and results said to be where they have come to be, before all else: what is between follows
-  from that alone, and not from which of several hints was needed for it."""
+def restated(found: Answer, made: Mapping[UOp, UOp], nodes: Iterable[UOp], policy: Policy = DEFAULT) -> Answer:
+  """The answer with these values said to be where they have come to be, before all else, that are of no group: others
+  follow from that, and not from which of several hints was needed for it."""
   asked, first = found.asked, found.solution
   hints, told = list(asked.problem.hints), dict[int, dict[int, Told]]()
   grouped = {v for group in asked.problem.groups for v in group}
-  for u in (*asked.leaves, *asked.order[-1].src):
+  for u in nodes:
     if (
       (v := asked.number.get(u)) is not None and v not in grouped and (dims := cuts_on(made[u], asked.mesh)) is not None
     ):
@@ -140,6 +141,26 @@ def restated(found: Answer, made: Mapping[UOp, UOp], policy: Policy = DEFAULT) -
       known = first.hints[v]
       told[v] = first.told[v] if known is not None and known.dims == dims else {}
   return Answer(asked, solve(replace(asked.problem, hints=hints), policy, told), met=found.met)
+
+
+def ends(asked: Asked) -> Iterable[UOp]:
+  """Leaves and results."""
+  return itertools.chain(asked.leaves, asked.order[-1].src)
+
+
+def between(asked: Asked) -> list[UOp]:
+  """What nobody says anything of, and leaves."""
+  leaves = set(asked.leaves)
+  return [u for u in asked.nodes if u in leaves or (u.op is not CONSTRAIN and u.op is not MOVE)]
+
+
+def is_as_wished(found: Answer, made: Mapping[UOp, UOp]) -> bool:
+  """Whether what is between was built where the answer says."""
+  return all(
+    at is found[u] or at.reduced is found[u] or cuts_on(made[u], found.asked.mesh) is None
+    for u in between(found.asked)
+    if isinstance(at := made[u].device, Sharding)
+  )
 
 
 def cuts_on(u: UOp, mesh: Mesh) -> tuple[Axes, ...] | None:
@@ -355,7 +376,8 @@ def unread_hints(sink: UOp, counting: bool = False) -> set[UOp]:
 
 
 def closed_hints(sink: UOp) -> set[UOp]:
-  """Those of `unread_hints`, and those that are read and leave no dim open: what is read back of a value says so."""
+  """Those of `unread_hints`, and those that are read, leave no dim open, and let pass what is said in both directions:
+  what is read back of a value says so."""
   return hints_that_may_be_inert(sink, False, True)
 
 
@@ -363,7 +385,7 @@ def hints_that_may_be_inert(sink: UOp, counting: bool, closed: bool) -> set[UOp]
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
     op = u.op
-    may_be = op is CONSTRAIN and (u not in read or (closed and not any(u.arg.opened)))
+    may_be = op is CONSTRAIN and (u not in read or (closed and not any(u.arg.opened) and u.arg.propagate == "both"))
     is_cut = may_be and not u.arg.reduced and u.arg.group is None
     if is_cut and (counting or u not in counted):
       found.add(u)
