@@ -8,6 +8,7 @@
   twice      to propagate once more changes nothing
   unhinted   without hints everything is replicated, and nothing moves
   bytes      no more bytes move than in the same program with the leaves placed so, hints on leaves alone
+  bound      the bound by which graphs are compared is no less than what moves when `place` decides again
   between    (only where it is asked for: docs/solver.md) `stated`, of one value after the other, where that is read;
              without gradients
 
@@ -37,6 +38,9 @@ from tinygrad.device import spec_of
 from tinygrad.helpers import prod, tqdm
 from tinygrad.propagation import Propagation
 from tinygrad.sharding import explain
+from tinygrad.sharding.outcomes import is_partial
+from tinygrad.sharding.place import Placer
+from tinygrad.solver import build, prices
 from tinygrad.solver.axes import common, within_axes
 from tinygrad.uop import Ops, UOp, print_graph
 
@@ -248,6 +252,7 @@ class Placed:
     self.program, self.given = program, devices(program.leaves)
     self.found = program.propagate()
     self.devices, self.wire = devices(program.tensors), program.wire
+    self.sink = UOp.sink(*[t.uop for t in program.tensors])
 
 
 def values(case: Case) -> str:
@@ -341,6 +346,16 @@ def no_more_bytes(case: Case) -> str:
   return f"{p.wire} bytes move, by hooks {by_hooks.wire}" if p.wire > by_hooks.wire else ""
 
 
+def bounded(case: Case) -> str:
+  order = build.without_hints(case.placed.sink).toposort()
+  if not any(is_partial(u.device) for u in order):
+    return ""  # `place` decides nothing again
+  with Context(RESHARD=1):
+    anew = Placer(order).run()
+    most, moved = prices.bytes_at_most(anew), prices.bytes_as_placed(anew)
+  return f"{moved} bytes move, at most {most}" if moved > most else ""
+
+
 LAWS: dict[str, Callable[[Case], str]] = {
   "values": values,
   "cuts": cuts,
@@ -350,6 +365,7 @@ LAWS: dict[str, Callable[[Case], str]] = {
   "twice": twice,
   "unhinted": unhinted,
   "bytes": no_more_bytes,
+  "bound": bounded,
 }
 ALL_LAWS = LAWS | {"between": between}
 
@@ -371,7 +387,7 @@ def main() -> int:
   parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
   parser.add_argument("--programs", type=int, default=1000, help="how many (1000)")
   parser.add_argument("--show", type=int, metavar="SEED", help="print what was decided for one program")
-  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all but the last)")
+  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all but `between`)")
   args = parser.parse_args()
   laws = args.laws.split(",")
   if wrong := [law for law in laws if law not in ALL_LAWS]:

@@ -1,11 +1,13 @@
 """Laws of `propagate` on random programs with random hints (extra/fuzz_hints.py), each with mutants that it notices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from extra.fuzz_hints import LAWS, Program, check
 from tinygrad import Context, Mesh, P, Sharding, Tensor, propagate, propagation
-from tinygrad.solver import build, decided, graph, solve, step, ways
+from tinygrad.solver import build, decided, graph, prices, solve, step, ways
 from tinygrad.uop import Ops, UOp
 
 SEEDS = range(150)
@@ -379,3 +381,16 @@ def test_an_order_by_the_numbers_of_buffers_is_noticed(monkeypatch):
   """(Mutant: a buffer is known by its number.)"""
   monkeypatch.setattr(graph._Asking, "text", lambda self, u, number: repr(u.arg))
   assert len({written_again() for _ in range(16)}) == 2
+
+
+def without_reductions(anew, at_most=prices.bytes_at_most):
+  return at_most(replace(anew, reduced={}))
+
+
+@pytest.mark.parametrize(
+  "name, mutant", [("bytes_between", lambda seen, form: 0.0), ("bytes_at_most", without_reductions), ("MOVE", None)]
+)
+def test_a_bound_that_forgets_moves_is_noticed(name, mutant, monkeypatch):
+  """(Mutants: below views, of what is reduced where it arises, and those that the user asked for.)"""
+  monkeypatch.setattr(prices, name, mutant)
+  assert broken("bound", (4, 24, 25))
