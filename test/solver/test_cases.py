@@ -1,4 +1,5 @@
-"""The solver on the cases of test/data/shardy_propagation.json; each of its features is needed by some of them."""
+"""The solver on the cases of test/data/shardy_propagation.json, and of shardy_documents.json, which are written from
+what Shardy's documents say; each of its features is needed by some of them."""
 
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from extra.shardy_cases import FEATURES, difference, main
 
 FILE = Path(__file__).parents[1] / "data/shardy_propagation.json"
 CASES = json.loads(FILE.read_text())["cases"]
+DOCUMENTED = json.loads(FILE.with_name("shardy_documents.json").read_text())["cases"]
 NEEDED = {  # a case for each feature, which fails without it
   "aggressive": "real_and_fake_conflicts",
   "levels": "chained_dot_generals",
@@ -26,6 +28,17 @@ NEEDED = {  # a case for each feature, which fails without it
 @pytest.mark.parametrize("case", CASES, ids=[c["name"] for c in CASES])
 def test_a_case_comes_out_as_expected(case):
   assert difference(case) == []
+
+
+@pytest.mark.parametrize("case", DOCUMENTED, ids=[c["name"] for c in DOCUMENTED])
+def test_a_case_comes_out_as_the_documents_say(case):
+  assert difference(case) == []
+
+
+def test_the_documents_speak_of_each_feature_but_one():
+  """Partial values are not in them."""
+  found = {feature for feature in FEATURES if any(difference(case, (feature,)) for case in DOCUMENTED)}
+  assert found == set(FEATURES) - {"unreduced"}
 
 
 @pytest.mark.parametrize("feature", FEATURES)

@@ -28,14 +28,14 @@ class Projection:
 
   def room(self, factor: int, axes: Axes, sizes: tuple[int, ...], atomic: bool) -> Axes:
     """What of `axes` can cut the factor in this value: within a dim a factor must be cut evenly, and the factors major
-    to it whole, but for the last one of the dim."""
+    to it whole, but for the last one of the dim, unless axes are `atomic`."""
     for inner in self.lists:
       if factor in inner:
         at = inner.index(factor)
         for f in inner[:at]:
           if dividing(self.own.get(f, ()), sizes[f], atomic)[2] != 1:
             return self.own[factor]
-        return axes if at == len(inner) - 1 else dividing(axes, sizes[factor], atomic)[0]
+        return axes if at == len(inner) - 1 and not atomic else dividing(axes, sizes[factor], atomic)[0]
     return ()
 
 

@@ -23,7 +23,7 @@ AtRest = list[Mode | None]  # of each edge, the mode in which it changes nothing
 @dataclass(frozen=True, slots=True)
 class Policy:
   """`strategy`: "cost", "aggressive" or "basic"; `rounds`: by the users' priorities; `levels`: by kinds of ops;
-  `atomic`: axes are not split into sub-axes."""
+  `atomic`: axes are not split into sub-axes, and cut nothing unevenly that was not cut so before."""
 
   strategy: str = "cost"
   rounds: bool = True
