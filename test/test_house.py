@@ -230,7 +230,7 @@ def rebuilt_by_hand(package):
         targets = [t for x in ast.walk(loop) if isinstance(x, ast.Assign) for t in x.targets]
         noted = {ast.unparse(t.value) for t in targets if isinstance(t, ast.Subscript)}
         makers = {ast.unparse(x.func).split(".")[-1] for x in ast.walk(loop) if isinstance(x, ast.Call)}
-        if noted & set(looked_up(loop)) and makers & {"new", "replace", "make", "on_sources"}:
+        if noted & set(looked_up(loop)) and makers & {"new", "replace", "make", "on_sources", "decided_anew"}:
           found.append(str(file.relative_to(package)))
   return sorted(found)
 

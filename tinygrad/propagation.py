@@ -185,10 +185,6 @@ class Placing:
     if not draft:
       self.settled()
 
-  @property
-  def is_as_wished(self) -> bool:
-    return graph.is_as_wished(self.found, self.made)
-
   def settled(self) -> Placing:
     """Looks whether fewer bytes move as the graph is written; until then it is a draft."""
     if self.draft and self.found.decisions is None:
@@ -224,6 +220,7 @@ class ByHints:
     self.sink, self.mesh, self.policy = sink, mesh, solve.Policy(STRATEGY.value)
     self.may_be_inert, self.unread = graph.closed_hints(sink), graph.unread_hints(sink)
     self.read = self.may_be_inert - self.unread
+    self.opened = [u for u in sink.toposort() if u.op is Ops.CONSTRAIN and any(u.arg.opened)]
 
   def placed(self) -> Placing:
     """Of the hints that are not met one of the earliest round comes to count, those that are read first, and those that
@@ -246,7 +243,8 @@ class ByHints:
     if wanting := graph.wanting(found, inert & self.read, self.read - inert):
       return wanting
     placing = Placing(found, draft=bool(self.read))
-    if not self.read or graph.met(inert, placing.made, self.mesh).keys() >= inert or not placing.is_as_wished:
+    is_met = not self.read or graph.met(inert, placing.made, self.mesh).keys() >= inert
+    if is_met or not graph.is_as_wished(found, placing.made):  # a draft may be far from what it becomes
       placing = self.as_built(placing.settled())
     met = graph.met(inert, placing.made, self.mesh)
     found.met.update(met)
@@ -270,9 +268,11 @@ class ByHints:
   def as_built(self, placing: Placing) -> Placing:
     """What follows from what is between being where it was built, which may not be where the answer wishes it, as often
     as fewer bytes move then: hints that are open, and moves for them, follow what was built."""
-    while not placing.is_as_wished:
-      between = graph.between(placing.found.asked)
-      again = Placing(graph.restated(placing.found, placing.made, between, self.policy))
+    while self.opened and not graph.is_as_wished(placing.found, placing.made):
+      found = graph.restated(placing.found, placing.made, graph.between(placing.found.asked), self.policy)
+      if all(found[u] == placing.found[u] for u in self.opened):
+        break
+      again = Placing(found)
       now, then = (reports.bytes_moved(build.without_hints(way.made[self.sink])) for way in (placing, again))
       if then >= now:
         break
