@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from codegen_kernels import FUNCTIONS, elementwise, evaluate, load, loop, run, sink, store
 
+from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
@@ -192,6 +193,20 @@ def test_what_is_unlikely_to_be_needed_is_in_a_branch_of_its_own():
       wide.append(any(inside))
   assert wide and all(wide)
   assert max(u.dtype.count for u in linear if u.op is Ops.LOAD) == target.vector_bytes // 4
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 8), (4, 2, 6), (4, 8)])
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_unlikely_branch_of_what_is_padded(shape, beside):
+  """For the elements of a tile that are padding all is a constant, but for the conditions on its way, which need the
+  loops. (Mutant: the branch stands where what it chooses between is known.)"""
+  array = np.random.default_rng(0).integers(-3, 4, shape).astype(np.float64)
+  pads = ((0, 3), (0, 2), (0, 0))[: len(shape)]
+  padded, x = np.pad(array, pads, constant_values=3.0), Tensor(array).realize().pad(pads, value=3.0)
+  sign = (x < 0).where(-1.0, (x > 0).where(1.0, x))
+  y = ((-(x == 0).where(0.0, x * sign)).exp() + 1).log().contiguous()
+  Tensor.realize(y, *[x.contiguous()] * beside)
+  np.testing.assert_allclose(y.numpy(), np.log(np.exp(-np.abs(padded)) + 1), rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3])

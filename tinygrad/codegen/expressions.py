@@ -250,7 +250,8 @@ class Values:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
     none where it holds in no lane."""
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
-    with self.outside(self.scope_of((condition, usual)).depth):
+    # what is a constant for these elements may have sources that are none, and need their loops
+    with self.outside(max(self.scope_of((condition, usual)).depth, self.level_of(self.deps(u)))):
       acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), self.ids.next()))
       self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
       some = condition if condition.dtype.count == 1 else self.node(Ops.FOLD, dtypes.bool, (condition,), Ops.MAX)
