@@ -54,7 +54,7 @@ if "--whole" in sys.argv:
   mark = peer_reads.PeerIndex.mark
   peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))
 world = Device.world
-for wire in [world.mpi_wire] + [world.courier.wire] * (world.courier is not None):
+for wire in [world.mpi_wire, *([] if world.courier is None else [world.courier.wire])]:
   wire.comm = Counting(wire.comm)
 
 

@@ -190,7 +190,7 @@ HOST_DEVICE = "NPY"  # the device of numpy arrays, by way of which values come f
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
 # modules of the runtime that are no backend
-SHARED = ("diskcache", "elf", "native", "overlap", "peer_reads", "plans", "queues", "storage", "transfer")
+SHARED = ("call_lists", "diskcache", "elf", "native", "overlap", "peer_reads", "plans", "queues", "storage", "transfer")
 SIMULATED = (
   "NULL" if getenv("SIM", "") else ""
 )  # what stands for all devices that compute, where a cluster is simulated
