@@ -196,3 +196,19 @@ def test_constants_are_where_they_are_read_beside_more_devices(interpreted):
   with Context(INTERPRET=interpreted):
     Tensor.realize(three, four)
   assert three.tolist() == [2.0] * 4 and four.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize(
+  "again", [lambda m: m.max(), lambda m: m.reshape(()), lambda m: m * 1], ids=["max", "reshape", "of the same numbers"]
+)
+def test_equal_values_that_are_computed_before_a_capture_share_no_memory(again):
+  """Mutant: each of them is taken for the owner of the buffer that they have in common."""
+  x = Tensor([1.0, 2.0]).realize()
+  x.assign(x + 1)
+  a = x.max()
+  b = again(a)
+  step = TinyJit(lambda y: y + 1)
+  for _ in range(3):
+    step(Tensor([1.0]).realize())
+  a.assign(a + 1)
+  assert (a.item(), b.item(), x.tolist()) == (4.0, 3.0, [2.0, 3.0])

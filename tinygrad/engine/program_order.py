@@ -165,10 +165,15 @@ class ProgramOrder:
       self._due_now(due)
 
   def _due_now(self, tensors: Sequence[Live]) -> None:
-    """Computes values, and does what was assigned, before something else happens."""
+    """Computes values, and does what was assigned, before something else happens. A value stays one: its memory is no
+    tensor's, for several may be equal."""
     for t in tensors:
       _copy_value(t)
+    values = [t for t in tensors if not t.follows]
     self.run(tensors)
+    self._unowned.update(t.uop for t in values)
+    for t in values:
+      t.follows = False
 
   def readers(self, roots: dict[int, UOp]) -> list[Live]:
     """Live tensors, but for those (by id) of `roots`, that read a state of memory which an assignment below these
