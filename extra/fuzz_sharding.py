@@ -35,6 +35,7 @@ import scripts
 from tinygrad.device import Mesh, Sharding
 from tinygrad.dtype import DType
 from tinygrad.helpers import Context, tqdm
+from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.node import uops_in
 from tinygrad.uop.rewrite import substitute
@@ -200,6 +201,8 @@ def code(x: Any, name: dict[UOp, str]) -> str:
       return f"dtypes.{x.name}"
     case enum.Enum():
       return f"{type(x).__name__}.{x.name}"
+    case OwnRules():  # derivatives are a part of the program already
+      return "None"
     case tuple():
       return f"({', '.join(code(y, name) for y in x)}{',' if len(x) == 1 else ''})"
     case float() if not math.isfinite(x):

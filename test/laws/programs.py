@@ -704,8 +704,7 @@ class Generator:
     if not writes(row) or self.writable(v):
       return v
     doubled = self.apply(f"{self.name(v)} + {self.name(v)}", lambda u: u + u, v)
-    assert doubled is not None
-    return doubled
+    return self.fresh(row) if doubled is None else doubled  # it was too large
 
   def shown(self, args: Any) -> str:
     if isinstance(args, dict):
