@@ -139,6 +139,17 @@ def test_kernels_run_beside_what_travels_between_hosts():
   assert printed(2, own("beside"), HOSTS="2") == [["beside 8197.0 131072.0 [True]"]] * 2
 
 
+def test_times_are_shown_where_the_first_device_is_another_processs(tmp_path):
+  """What a device can do at most is measured on one of this process. (Mutant: on the first one of all, whose memory
+  nobody has told of here.)"""
+  (tmp_path / "times.py").write_text(
+    "from tinygrad import Tensor, distributed\ndistributed.initialize()\n"
+    "print(Tensor.ones(8).contiguous().shard(('CPU:0', 'CPU:1'), 0).sum().item())\n"
+  )
+  for lines in printed(2, tmp_path / "times.py", DEBUG="2", CACHEDIR=str(tmp_path)):
+    assert any("GFLOP/s (a float32 matmul)" in line for line in lines) and lines[-1] == "8.0"
+
+
 def test_three_devices_of_a_host_are_no_branch():
   """Of six on two hosts: the same bits, and what `explain` tells, by one sum over all."""
   found = counted(2, "--each", 3, HOSTS="2")

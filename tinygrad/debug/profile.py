@@ -119,10 +119,11 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
 
 def rates_now(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   """(operations, bytes) a second of a float32 matmul and of a sum, now: in at most some seconds, nothing is printed."""
-  a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, kind) for _ in range(2))
-  n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, kind)
+  device = kind if Device.world is None else Device.local(kind)[0]  # the first one may be another process's
+  a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, device) for _ in range(2))
+  n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, device)
   product = a.reshape((n, 1, n)).expand((n, n, n)).alu(Ops.MUL, b.reshape((1, n, n)).expand((n, n, n)))
-  seconds = [fastest(value, kind, plan_of) for value in (product.r(Ops.ADD, (2,)), x.r(Ops.ADD, (0,)))]
+  seconds = [fastest(value, device, plan_of) for value in (product.r(Ops.ADD, (2,)), x.r(Ops.ADD, (0,)))]
   return 2 * n**3 / seconds[0], 4 * SUM / seconds[1]
 
 
