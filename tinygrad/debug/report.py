@@ -30,7 +30,7 @@ from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
-from tinygrad.uop import Collective, Ops, UOp, evaluate, map_arg, mesh_of, render_shape, stored, viewed
+from tinygrad.uop import Collective, Ops, UOp, evaluate, map_arg, mesh_of, render_shape, stored, substitute, viewed
 
 if TYPE_CHECKING:
   from tinygrad.runtime import peer_reads
@@ -126,7 +126,11 @@ class Report(tuple[Row, ...]):
     indices. What several devices of a host read of another host's is received once, and counts so."""
     if Device.world is None:
       return 0, 0
-    items = scheduling.create_schedule(localize(self.found[0])).items
+    graph = self.found[0]
+    plain = {
+      u: UOp.const(u.dtype, u.arg) for u in graph.toposort() if u.op is Ops.CONST and u.src
+    }  # as plans have them
+    items = scheduling.create_schedule(localize(substitute(graph, plain))).items
     inside, between = zip((0, 0), *map(peer_reads.bytes_by_level, items))
     return sum(inside), sum(between)
 
