@@ -150,6 +150,22 @@ def test_times_are_shown_where_the_first_device_is_another_processs(tmp_path):
     assert any("GFLOP/s (a float32 matmul)" in line for line in lines) and lines[-1] == "8.0"
 
 
+def test_the_first_process_searches_for_all(tmp_path):
+  """All have one code, whatever each would have found. (Mutant: each searches, on the first device of all.)"""
+  (tmp_path / "beam.py").write_text(
+    "from tinygrad import Tensor, TinyJit, distributed\nfrom tinygrad.tuning import search\n"
+    "distributed.initialize()\nsearches, measuring = [], search.measuring\n"
+    "search.measuring = lambda *args: searches.append(args[1].name) or measuring(*args)\n"
+    "x = Tensor.arange(64 * 64).reshape(64, 64).float().shard(('CPU:0', 'CPU:1'), axis=0).realize()\n"
+    "step = TinyJit(lambda x: (x * 0.01).exp().sum(1).realize())\n"
+    "for _ in range(2):\n  y = step(x)\n"
+    "print(len(searches) > 0, *[w.program.code.keys for w in step.captured.work])\nprint(y.sum().item() > 0)\n"
+  )
+  one, two = printed(2, tmp_path / "beam.py", BEAM="1", BEAM_SECONDS="1", CACHEDIR=str(tmp_path))
+  (first, *codes), (second, *same) = (lines[-2].split() for lines in (one, two))
+  assert (first, second) == ("True", "False") and codes == same and one[-1] == two[-1] == "True"
+
+
 def test_three_devices_of_a_host_are_no_branch():
   """Of six on two hosts: the same bits, and what `explain` tells, by one sum over all."""
   found = counted(2, "--each", 3, HOSTS="2")

@@ -60,6 +60,10 @@ class World(Protocol):
     """Whether it is so in any process."""
     ...
 
+  def of_first(self, what: str, f: Callable[[], str]) -> str:
+    """What f says in the first process, which alone calls it."""
+    ...
+
   def at_rest(self, buffers: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Within, this process may read all parts of buffers, and nobody writes them."""
     ...

@@ -55,6 +55,7 @@ PATIENT = 200  # looks before it sleeps in between
 LOOK = 0.1  # seconds between looks at the other processes
 FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
 SHOWN = 200  # letters of what a process does
+SAID = 1 << 12  # bytes of what one process says for all, at most
 ALL = 32  # collections of garbage of which one is of all generations
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
@@ -327,6 +328,15 @@ class Processes:
   def so_anywhere(self, so: bool) -> bool:
     _, _, some = self.meet("whether something is so anywhere", so)
     return bool(some & CHANGED)
+
+  def of_first(self, what: str, f: Callable[[], str]) -> str:
+    self.exchange(what)
+    page = numpy.zeros(SAID, numpy.uint8)
+    if self.index == 0:
+      said = f().encode()
+      page[: len(said)] = memoryview(said)
+    self.wait(self.comm.Ibcast([page, self.mpi.BYTE], 0).Test, what)
+    return bytes(page).rstrip(b"\0").decode()
 
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)

@@ -129,7 +129,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
 def kept_plan(sink: UOp) -> Plan:
   """The plan of a canonical graph: from disk, if a process has left it there, else made, and left there."""
   devices = dict.fromkeys(d for u in sink.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device))
-  if INTERPRET or SPEC >= 2 or not PLAN_CACHE or (key := plans.plan_key(sink, devices)) is None:
+  alone = Device.world is None or not BEAM  # several processes search together, or none of them
+  if INTERPRET or SPEC >= 2 or not (PLAN_CACHE and alone) or (key := plans.plan_key(sink, devices)) is None:
     return make_plan(sink)
   if (plan := plans.stored_plan(key)) is None:
     plans.expect(tuple(devices))

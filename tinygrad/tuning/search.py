@@ -31,7 +31,7 @@ from tinygrad.codegen.heuristics.gpu import (
 )
 from tinygrad.codegen.nests import NestSchedule
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.device import Backend, Buffer, Rendered, Target
+from tinygrad.device import Backend, Buffer, Device, Rendered, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
@@ -275,31 +275,41 @@ def close(x: Any, y: Any, tolerance: float) -> bool:
 
 
 def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | None:
-  """The planner for a kernel, found by a search in this process or an earlier one; None where nothing is searched.
-
-  It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if it is better than that.
-  """
+  """The planner for a kernel, found by a search in this process or an earlier one; None where nothing is searched. Of
+  several processes the first one searches, on a device of its own, for all."""
   if NOOPT or backend.capabilities.simulated:
     return None
-  start, found = Planner(backend.target, {}), Changes()
+  start, world = Planner(backend.target, {}), Device.world
   with Context(DEBUG=0, PROFILE=0, VIZ=0):
     rendered = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
     if not start.nests:
       return None
-    settings = backend.target, processor_model(), BEAM.value, BEAM_SECONDS.value
-    key = diskcache.key_of("plan", rendered.source, str(rendered.launch), *map(str, settings))
-    if (kept := diskcache.get(key)) is not None:
-      return start.with_changes(json.loads(kept))
-    look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"
-    try:
-      with tqdm(desc=name, total=BEAM_SECONDS.value, leave=False, bar_format=look) as bar:
-        cost, began = measuring(ast, backend, threads), clock()
-        for best in search(start, cost, BEAM.value, BEAM_SECONDS.value, clock):
-          found = best.changes
-          bar.update(min(clock() - began, bar.total) - bar.n)
-    except KeyboardInterrupt:
-      if found:
-        diskcache.put(key, json.dumps(found).encode())
-      raise
+    if world is None:
+      return start.with_changes(searched(ast, backend, threads, name, start, rendered))
+    own = Device[Device.local(backend.kind)[0]]
+    found = world.of_first(f"BEAM of {name}", lambda: json.dumps(searched(ast, own, threads, name, start, rendered)))
+  return start.with_changes(json.loads(found))
+
+
+def searched(ast: UOp, backend: Backend, threads: int, name: str, start: Planner, rendered: Rendered) -> Changes:
+  """What a search changes. It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if
+  it is better than that."""
+  found = Changes()
+  settings = backend.target, processor_model(), BEAM.value, BEAM_SECONDS.value
+  key = diskcache.key_of("plan", rendered.source, str(rendered.launch), *map(str, settings))
+  if (kept := diskcache.get(key)) is not None:
+    known: Changes = json.loads(kept)
+    return known
+  look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"
+  try:
+    with tqdm(desc=name, total=BEAM_SECONDS.value, leave=False, bar_format=look) as bar:
+      cost, began = measuring(ast, backend, threads), clock()
+      for best in search(start, cost, BEAM.value, BEAM_SECONDS.value, clock):
+        found = best.changes
+        bar.update(min(clock() - began, bar.total) - bar.n)
+  except KeyboardInterrupt:
+    if found:
+      diskcache.put(key, json.dumps(found).encode())
+    raise
   diskcache.put(key, json.dumps(found).encode())
-  return start.with_changes(found)
+  return found
