@@ -14,9 +14,9 @@ from packaging.requirements import Requirement
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
+from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine import compile as engine
-from tinygrad.engine import run
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics import streaming
 from tinygrad.runtime import cuda, queues
@@ -452,7 +452,7 @@ def test_memory_is_freed_in_its_context_and_the_caller_goes_on_in_its_own(module
 
 
 def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, driver):
-  groups = run.within_reach
+  groups = within_reach
   driver.reach.clear()
   try:
     module.reaches.cache_clear(), groups.cache_clear(), driver.enabled.clear()
