@@ -293,6 +293,16 @@ def test_ctrl_c_ends_the_text_with_the_statistics(model: Path, tmp_path: Path):
   assert seen.startswith("hello") and "tokens read" in err and "Traceback" not in err
 
 
+def test_ctrl_c_beside_the_statistics_is_no_traceback(
+  model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+  """The text may have ended just now."""
+  statistics = llm.statistics
+  monkeypatch.setattr(llm, "statistics", lambda *args: signal.raise_signal(signal.SIGINT) or statistics(*args))
+  status, out, err = say(model, "--prompt", "hello", "--max-tokens", "3", capsys=capsys)
+  assert status == 130 and "tokens read" in err
+
+
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback():
   """It comes as the script imports `tinygrad.apps.chat`."""
   script = f"""

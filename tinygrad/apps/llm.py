@@ -45,7 +45,7 @@ from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
 from tinygrad.apps.server.run import serve
 from tinygrad.apps.tokenizer import Tokenizer
-from tinygrad.helpers import size_to_str, tqdm
+from tinygrad.helpers import size_to_str, tqdm, uninterrupted
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
 
@@ -278,8 +278,12 @@ def main(argv: list[str] | None = None) -> int:
     print("error:", "\n".join(lines), file=sys.stderr)
     leave_output()
     return 2
-  if engine is not None and engine.counts.read:
-    print("\n".join(statistics(model, engine.counts)), file=sys.stderr)
+  try:
+    with uninterrupted():  # they are soon there
+      if engine is not None and engine.counts.read:
+        print("\n".join(statistics(model, engine.counts)), file=sys.stderr)
+  except KeyboardInterrupt:
+    status = 130
   return status
 
 
