@@ -285,13 +285,14 @@ def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | No
     if not start.nests:
       return None
     if world is None:
-      return start.with_changes(searched(ast, backend, threads, name, start, rendered))
+      return start.with_changes(best_changes(ast, backend, threads, name, start, rendered))
     own = Device[Device.local(backend.kind)[0]]
-    found = world.of_first(f"BEAM of {name}", lambda: json.dumps(searched(ast, own, threads, name, start, rendered)))
+    known = ast, own, threads, name, start, rendered
+    found = world.of_first(f"BEAM of {name}", lambda: json.dumps(best_changes(*known)))
   return start.with_changes(json.loads(found))
 
 
-def searched(ast: UOp, backend: Backend, threads: int, name: str, start: Planner, rendered: Rendered) -> Changes:
+def best_changes(ast: UOp, backend: Backend, threads: int, name: str, start: Planner, rendered: Rendered) -> Changes:
   """What a search changes. It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if
   it is better than that."""
   found = Changes()
