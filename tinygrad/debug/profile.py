@@ -119,7 +119,7 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
 
 def rates_now(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   """(operations, bytes) a second of a float32 matmul and of a sum, now: in at most some seconds, nothing is printed."""
-  device = kind if Device.world is None else Device.local(kind)[0]  # the first one may be another process's
+  device = Device.local(kind)[0]  # the first one of all may be another process's
   a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, device) for _ in range(2))
   n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, device)
   product = a.reshape((n, 1, n)).expand((n, n, n)).alu(Ops.MUL, b.reshape((1, n, n)).expand((n, n, n)))

@@ -127,9 +127,8 @@ class Report(tuple[Row, ...]):
     if Device.world is None:
       return 0, 0
     graph = self.found[0]
-    plain = {
-      u: UOp.const(u.dtype, u.arg) for u in graph.toposort() if u.op is Ops.CONST and u.src
-    }  # as plans have them
+    # constants as plans have them, without numbers
+    plain = {u: UOp.const(u.dtype, u.arg) for u in graph.toposort() if u.op is Ops.CONST and u.src}
     items = scheduling.create_schedule(localize(substitute(graph, plain))).items
     inside, between = zip((0, 0), *map(peer_reads.bytes_by_level, items))
     return sum(inside), sum(between)

@@ -444,10 +444,11 @@ class Processes:
 
   def bring(self, parts: Sequence[PeerPart]) -> None:
     what = f"parts of {len(parts)} devices of other hosts"
-    if own := [p for p, (a, b) in self.ends(parts, far=False) if a == b == self.index]:  # that do not reach each other
+    each = self.ends(parts)
+    if own := [p for p, (a, b) in each if a == b == self.index]:  # that do not reach each other
       bring_here(own)
     messages, staged = Mail(), []
-    for p, between in self.ends(parts):
+    for p, between in [(p, (a, b)) for p, (a, b) in each if a != b]:
       wire = self.wire(p.source.devices[p.number], p.target.devices[0])
       if wire.on_devices and (runs := runs_of(p.elements)) is not None:
         for message in messages_of(p, runs, between, self.index):
@@ -466,10 +467,9 @@ class Processes:
     if shared:
       self.exchange(f"end of {what}")
 
-  def ends(self, parts: Sequence[PeerPart], far: bool = True) -> list[tuple[PeerPart, tuple[int, int]]]:
-    """The processes of both ends of each part; of those between processes alone, unless it is asked for all."""
-    each = [(self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0) for p in parts]
-    return [(p, (a, b)) for p, (a, b) in zip(parts, each) if not far or a != b]
+  def ends(self, parts: Sequence[PeerPart]) -> list[tuple[PeerPart, tuple[int, int]]]:
+    """The processes of both ends of each part."""
+    return [(p, (self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0)) for p in parts]
 
   def delivery(self) -> Delivery:
     assert self.courier is not None

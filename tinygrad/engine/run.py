@@ -138,16 +138,17 @@ class Stretch:
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
     self.brings = self.work[0].brings
+    begun = list[list[Work]]([[] for _ in self.work])
     if Device.world is not None:
-      copies = [b for w in self.work for b in w.copies.all_made()]
-      Device.world.learn(self.text, [*memory.values(), *copies])
-      self.deliveries = {w: Device.world.delivery() for begun in self.beginnings() for w in begun}
-    self.bind([w for w in self.work if w.program is not None and not w.simulated])
+      begun = self.beginnings()
+      Device.world.learn(self.text, [*memory.values(), *(b for w in self.work for b in w.copies.all_made())])
+      self.deliveries = {w: Device.world.delivery() for before in begun for w in before}
+    self.bind([(before, w) for before, w in zip(begun, self.work) if w.program is not None and not w.simulated])
 
-  def bind(self, work: Sequence[Work]) -> None:
-    """Kernels with their pointers; what is delivered begins as soon as all that it reads is written."""
+  def bind(self, work: Sequence[tuple[Sequence[Work], Work]]) -> None:
+    """Kernels with their pointers, each behind the beginnings of those that are delivered from then on."""
     calls = CallLists()
-    for begun, w in zip(self.beginnings(), work):
+    for begun, w in work:
       assert w.program is not None
       devices, kind = w.item.devices, Device[w.item.devices[0]].kind
       for other in begun:
