@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tinygrad.codegen.row_blocks import all_rows, indices, ranges_below
+from tinygrad.codegen.row_blocks import all_rows, indices
 from tinygrad.dtype import dtypes
 from tinygrad.numerics.idle_blocks import block_limits, with_known
 from tinygrad.ops.reduce import identity_element
@@ -24,15 +24,9 @@ MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
 class Forms:
   """What is known of the index expressions of a kernel's stores, each looked at once."""
 
-  def __init__(self, stores: Sequence[UOp]) -> None:
-    self.below = ranges_below(UOp.sink(*stores).toposort())
+  def __init__(self) -> None:
     self.affine: dict[UOp, Affine] = {}
     self.plain: dict[UOp, UOp | None] = {}
-
-  def ranges(self, u: UOp) -> frozenset[UOp]:
-    if u not in self.below:  # a part of an affine form, made anew
-      self.below |= ranges_below(u.toposort())
-    return self.below[u]
 
   def turn(self, u: UOp, r: UOp) -> tuple[Affine, bool] | None:
     """The iteration of r from which on a comparison is always the same, and what it is then."""
@@ -41,14 +35,14 @@ class Forms:
       return None
     difference = affine(x, self.affine).plus(affine(y, self.affine), -1)
     rest = Affine(difference.const, {a: c for a, c in difference.terms.items() if a is not r})
-    if any(a is not r and r in self.ranges(a) for a in difference.terms):
+    if any(a is not r and r in a.loops for a in difference.terms):
       return None
     return {1: (rest.scaled(-1), False), -1: (rest.plus(Affine(1)), True)}.get(difference.terms.get(r, 0))
 
   def row_of(self, where: UOp, r: UOp) -> tuple[UOp, Affine | None]:
     """The length and the start of the row whose element r is accessed, if it is one."""
     at = affine(where.src[1], self.affine).plus(Affine(0, {r: 1}), -1)
-    return r.src[0], None if len(where.src) > 2 or any(r in self.ranges(a) for a in at.terms) else at
+    return r.src[0], None if len(where.src) > 2 or any(r in a.loops for a in at.terms) else at
 
 
 class Beyond:
@@ -101,7 +95,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]
   known: Known = {}
   out: dict[UOp, Affine] = {}
   shared = Counter(r for s in stores for r in s.toposort() if r.op is Ops.RANGE)
-  forms = Forms(stores)
+  forms = Forms()
   for s in stores:
     (where, value), folds = s.src[:2], [u for u in s.src[1].toposort() if u.op is Ops.FOLD]
     known.pop(where.src[0], None)
@@ -112,7 +106,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]
       sums = [f for f in folds if r in f.src[1:] or (f is value and not set(rows).isdisjoint(f.src[1:]))]
       limits = list[Affine]()
       for limit in places(value, r, known, forms):
-        within = any(forms.ranges(a) for a in limit.terms if a not in rows)  # it differs within the block
+        within = any(a.loops for a in limit.terms if a not in rows)  # it differs within the block
         if not within and limit not in limits and len(limits) < MOST_LIMITS:
           limits.append(limit)
       for limit in limits:

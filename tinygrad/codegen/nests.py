@@ -19,7 +19,7 @@ from tinygrad.device.cores import Core
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.numerics.products import carries_rest
-from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
@@ -114,7 +114,7 @@ class NestSchedule:
     self.main = max(folds, key=lambda i: i.work, default=None)
     self.operands = [[x] for x in dict.fromkeys(x for i in folds for x in operands_of(a, i))]
     if self.grid and self.around and not folds:  # what comes anew with each block that nests share
-      read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.toposort())
+      read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
       self.operands = [[u] for u in read if u.src[0].src[0].op is Ops.PARAM]
     return a
 
@@ -154,7 +154,8 @@ class NestSchedule:
       self.operands = [list(dict.fromkeys(y for x in images for y in made.images(x))) for images in self.operands]
 
   def check_fills(self) -> None:
-    if wrong := {r for u in self.kernel.toposort() if u.op is Ops.AFTER for r in waits_for(u)}:
+    fills = (u for u in self.kernel.toposort() if u.op is Ops.AFTER)
+    if wrong := [r for u in fills for r in u.loops if r.arg[1] in IN_REGISTERS]:
       rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
       raise IllegalStep(rule, "stage it with that loop among its dims")
 
@@ -232,7 +233,7 @@ class NestSchedule:
     for spec in map(Staged._make, panels):
       for n, image in enumerate(self.operands[spec.operand]):
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
-        free = frozenset(r for r in image.toposort() if r.op is Ops.RANGE).difference(panel.loops)
+        free = image.loops.difference(panel.loops)
         within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
         turns = free & {*reducing, *self.around}
         panel = replace(panel, stages=self.stages if turns else 1)
@@ -243,13 +244,11 @@ class NestSchedule:
       self.kernel = stage_panels(self.kernel, some, self.room.ids)
 
   def panel(self, spec: Staged, image: UOp, label: str) -> Panel:
-    over = {r for r in image.toposort() if r.op is Ops.RANGE}
-
     def loops(names: Sequence[str]) -> list[UOp]:
       """Of this image, and of a length that is known: along others it is filled for each iteration."""
       rest = {n: n.removesuffix("i") + "t" for n in names if n.endswith(".i")}
-      found = [r for name in names for part in (name, rest.get(name)) if (r := self.names.get(part or "")) in over]
-      return [r for r in found if r.src[0].op is Ops.CONST]
+      found = (self.names.get(part) for name in names for part in (name, rest.get(name, "")))
+      return [r for r in found if r in image.loops and r.src[0].op is Ops.CONST]
 
     outer, inner = loops(spec.outer), loops(spec.inner)
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
@@ -345,10 +344,3 @@ class NestSchedule:
     self.room.heuristic(self)
     self.settle()
     return split.clip(self.kernel, self.room.ids).src
-
-
-def waits_for(after: UOp) -> set[UOp]:
-  """The loops of registers that would have to be open where memory is filled."""
-  below = after.toposort()
-  bound = {r for u in below if (first := RANGES_FROM.get(u.op)) is not None for r in u.src[first:]}
-  return {u for u in below if u.op is Ops.RANGE and u.arg[1] in IN_REGISTERS} - bound

@@ -51,22 +51,14 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
   return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
 
 
-def ranges_below(nodes: Sequence[UOp]) -> dict[UOp, frozenset[UOp]]:
-  """By node, in whatever order has sources first: the ranges that it is made of."""
-  below: dict[UOp, frozenset[UOp]] = {}
-  for u in nodes:
-    below[u] = frozenset((u,) if u.op is Ops.RANGE else ()).union(*(below[s] for s in u.src))
-  return below
-
-
 def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
   """Whether a reduction reads memory that is the same for all rows, of which there are several."""
-  below, same = ranges_below(store.toposort()), dict[UOp, frozenset[UOp]]()  # same: ranges along which such is read
-  for u in below if rows else ():
+  same = dict[UOp, frozenset[UOp]]()  # loops along which such is read
+  for u in store.toposort() if rows else ():
     same[u] = frozenset[UOp]().union(*(same[s] for s in u.src))
-    if u.op is Ops.INDEX and rows[-1] not in below[u]:
-      same[u] |= below[u]
-    if u.op is Ops.FOLD and rows[-1] in below[u] and not same[u].isdisjoint(u.src[1:]):
+    if u.op is Ops.INDEX and rows[-1] not in u.loops:
+      same[u] |= u.loops
+    if u.op is Ops.FOLD and rows[-1] in u.src[0].loops and not same[u].isdisjoint(u.src[1:]):
       if by_index(u, store.src[2:]) is None:
         return True
   return False
@@ -74,11 +66,11 @@ def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
 
 def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
   """How many rows keep what they touch in the cache, of so many bytes."""
-  touched, below = dict[UOp, int](), ranges_below(UOp.sink(*stores).toposort())
+  touched = dict[UOp, int]()
   for u in indices(stores):
-    p, ranges = u.src[0], below[u.src[1]]
-    if p.op is Ops.PARAM and (p.arg.slot < 0 or not ranges.isdisjoint(rows[-1:])):
-      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in ranges)
+    p, at = u.src[:2]
+    if p.op is Ops.PARAM and (p.arg.slot < 0 or not at.loops.isdisjoint(rows[-1:])):
+      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in at.loops)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
   return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
@@ -182,7 +174,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
     known = {*at, *where.src[1].toposort()}
     assert where.src[0] not in memory or all(r in known or r.src[0].vmax <= 1 for r in s.src[2:]), where.src[0].arg
     if over := [r for r in fold_ranges(s) if r in at]:  # the part of this block, and what there is of others
-      steps = [x for r in over for x in inside if x in at[r].toposort()]
+      steps = [x for r in over for x in inside if x in at[r].loops]
       loops = [r for r in loops if r not in steps]
       ranges = (*steps, *(r for r in fold_ranges(s) if r not in at))
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]

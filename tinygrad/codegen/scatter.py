@@ -38,7 +38,7 @@ def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
   for r in [r for r in loops if form.terms.get(r) == 1]:
     chosen = UOp.new(Ops.SUB, dtypes.index, (row, form.plus(Affine(0, {r: 1}), -1).uop()))
     inside = [UOp.new(Ops.CMPLT, dtypes.bool, pair) for pair in ((index(-1), chosen), (chosen, r.src[0]))]
-    if r not in UOp.sink(*inside).toposort():
+    if all(r not in x.loops for x in inside):
       return r, chosen, UOp.new(Ops.AND, dtypes.bool, tuple(inside)), value, UOp.const(f.dtype, nothing(f.arg, f.dtype))
   return None
 
@@ -101,7 +101,7 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
   step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
   wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
   narrower = [r for r in loops if r not in wider and r is not place]
-  deciding = [r for r in narrower if r in inside.toposort()]
+  deciding = [r for r in narrower if r in inside.loops]
   at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider, *f.src[1:], *deciding)}
   steps = (*at.values(), once(substitute_free(inside, at), ids))
   inner = {r: ids.loop(r.src[0], r.arg[1]) for r in narrower if r not in deciding}
@@ -114,8 +114,7 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
 def is_alike(store: UOp, found: tuple[UOp, ByIndex, UOp]) -> bool:
   """Whether updates are rows: none goes elsewhere in one column than in another."""
   f, (place, _, inside, _, _), _ = found
-  below = inside.toposort()
-  return all(map(static, f.src[1:])) and not any(r in below for r in store.src[2:] if r is not place)
+  return all(map(static, f.src[1:])) and not any(r in inside.loops for r in store.src[2:] if r is not place)
 
 
 def sharers(store: UOp, found: tuple[UOp, ByIndex, UOp], target: Target) -> int:

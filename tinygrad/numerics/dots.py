@@ -73,7 +73,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     if bytewise and (short := dot_of_neighbours(f, pair, numbers, ids)) is not None:
       made[f] = short
       continue
-    reached = [{u for u in x.toposort() if u.op is Ops.RANGE} for x in pair]
+    reached = [x.loops for x in pair]
     length = 4 // pair[0].dtype.itemsize
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):

@@ -102,11 +102,11 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
     memory, before = where.src[0], before | reads
     if memory not in written and is_the_same(value, UOp.new(Ops.LOAD, value.dtype, (where,)), known, written):
       continue
-    own = prod(int(r.src[0].vmax) for r in loops if r in where.src[1].toposort())
+    own = prod(int(r.src[0].vmax) for r in loops if r in where.src[1].loops)
     if memory.arg.slot >= 0 or memory in before or memory in outside or own != memory.arg.size:
       return False
     content = with_known(value, known, written)
-    alone = content is not None and all(r not in content.toposort() for r in loops)
+    alone = content is not None and content.loops.isdisjoint(loops)
     written[memory] = content if alone else None
   return True
 

@@ -220,7 +220,7 @@ class Stream:
     return Factored(u.replace(src=tuple(f.core for f in made)))
 
   def same_for_all(self, u: UOp) -> bool:
-    return self.step not in u.toposort()
+    return self.step not in u.loops
 
   def involved(self, u: UOp) -> bool:
     """Whether a value has to do with the elements, or with totals of them."""
@@ -317,7 +317,7 @@ class Stream:
     """A value that reads no element that is not there."""
     if self.exists is None:
       return u
-    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.slot >= 0 and self.step in x.toposort()}
+    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.slot >= 0 and self.step in x.loops}
 
     def make(x: UOp, src: Sources) -> UOp:
       if x.op is Ops.INDEX and x in inside:
@@ -331,14 +331,8 @@ class Stream:
 
   def open_loops(self, f: UOp) -> list[UOp]:
     """The loops that a reduction depends on, but rows and its own."""
-    free: dict[UOp, dict[UOp, None]] = {}
-    for u in f.toposort():
-      free[u] = dict.fromkeys(r for s in u.src for r in free[s])
-      if u.op is Ops.RANGE:
-        free[u] = {u: None}
-      elif u.op is Ops.FOLD:
-        free[u] = {r: None for r in free[u] if r not in u.src[1:]}
-    return [r for r in free[f] if r not in self.rows and r is not self.step and r is not self.block]
+    free = f.loops.difference((*self.rows, self.step, self.block))
+    return sorted(free, key=lambda r: r.arg[0])
 
 
 class InPieces(Stream):

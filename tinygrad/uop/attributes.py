@@ -1,4 +1,5 @@
-"""What a node knows of itself, given that its sources know it of themselves: its shape, device, bounds and key."""
+"""What a node knows of itself, given that its sources know it of themselves: its shape, device, bounds, loops and
+key."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import blake2b
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp, uops_in
-from tinygrad.uop.op import GroupOp, Ops
+from tinygrad.uop.op import RANGES_FROM, GroupOp, Ops
 
 _PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
 _LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
@@ -94,5 +95,13 @@ def _bound_in(u: UOp) -> frozenset[tuple[UOp, int]]:
   return frozenset(here).union(*{s.bound for s in (*u.src, *uops_in(u.arg))})
 
 
+def _loops_of(u: UOp) -> frozenset[UOp]:
+  below = {s.loops for s in u.src}
+  found = below.pop() if len(below) == 1 else frozenset[UOp]().union(*below)
+  if u.op is Ops.RANGE:
+    return found | {u}
+  return found.difference(u.src[RANGES_FROM[u.op] :]) if u.op in RANGES_FROM else found
+
+
 ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device)
-ATTRIBUTES.update(bounds=_bounds_of, key=_key_of, bound=_bound_in)
+ATTRIBUTES.update(bounds=_bounds_of, key=_key_of, bound=_bound_in, loops=_loops_of)

@@ -90,8 +90,8 @@ class UOp:
   placements need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes."""
 
   __slots__ = (
-    "__weakref__", "abstract", "arg", "bound", "bounds", "device", "dtype", "key", "mesh", "number", "op", "order",
-    "origin", "ref", "shape", "simplified", "src",
+    "__weakref__", "abstract", "arg", "bound", "bounds", "device", "dtype", "key", "loops", "mesh", "number", "op",
+    "order", "origin", "ref", "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -108,6 +108,7 @@ class UOp:
   device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
   bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
   bound: frozenset[tuple[UOp, int]]  # the variables that have values in it, those in args too
+  loops: frozenset[UOp]  # of a kernel, on which its value depends: those below it that it does not bind
   key: bytes  # a digest of the graph that is the same in every process: what orders operands
   simplified: UOp  # the simplest equal expression
 

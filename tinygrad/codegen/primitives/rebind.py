@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Loops = tuple[UOp, ...]
@@ -39,13 +39,12 @@ class Rebinding:
   def __init__(self, kernel: UOp, versions: Mapping[UOp, Sequence[Version]], orders: Sequence[Order] = ()) -> None:
     self.versions, self.orders = versions, orders
     self.expanded: dict[UOp, list[Version]] = {}
-    self.free: dict[UOp, frozenset[UOp]] = {}  # of a node, the loops that are replaced in it
     self.memos: dict[Known, dict[UOp, UOp]] = {}
     self.kernel = self.image(kernel, ())
 
   def images(self, u: UOp) -> list[UOp]:
     """What has become of a value."""
-    loops = sorted(self.free_in(u), key=lambda r: r.arg[0])
+    loops = sorted((r for r in u.loops if r in self.versions), key=lambda r: r.arg[0])
     every = itertools.product(*(range(len(self.expansions(r))) for r in loops))
     return list(dict.fromkeys(self.image(u, tuple(zip(loops, numbers))) for numbers in every))
 
@@ -93,7 +92,7 @@ class Rebinding:
       out, lineage = list[UOp](), list[Loops]()
       for r in loops:
         e = chosen.get(r)
-        out += (self.image(r, restricted(now, self.free_in(r))),) if e is None else e.loops
+        out += (self.image(r, restricted(now, r.loops)),) if e is None else e.loops
         lineage += ((r,),) if e is None else e.lineage
       out = permuted(out, [[self.place(line, order) for order in self.orders] for line in lineage])
       conditions = (x for e in chosen.values() for x in (e.gate, e.guard))
@@ -102,25 +101,16 @@ class Rebinding:
 
   # ---- nodes
 
-  def free_in(self, root: UOp) -> frozenset[UOp]:
-    for u in () if root in self.free else root.toposort(lambda u: u not in self.free):
-      found = frozenset((u,)) if u in self.versions else frozenset[UOp]().union(*(self.free[s] for s in u.src))
-      if (first := RANGES_FROM.get(u.op)) is not None:
-        found = found.difference(u.src[first:])
-      self.free[u] = found
-    return self.free[root]
-
   def image(self, root: UOp, known: Known) -> UOp:
     """What becomes of a node in these expansions of the loops that it depends on."""
     memo = self.memos.setdefault(known, {})
     if (found := memo.get(root)) is not None:
       return found
-    self.free_in(root)
 
     def cut(u: UOp) -> UOp | None:
       if u in self.versions:
         return self.expansions(u)[dict(known)[u]].value
-      if len(mine := restricted(known, self.free[u])) < len(known):
+      if len(mine := restricted(known, u.loops)) < len(known):
         return self.image(u, mine)
       if u.op is Ops.FOLD:
         return self.fold(u, known)
@@ -129,7 +119,7 @@ class Rebinding:
     def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.LOAD and known:
         where = u.src[0].src[1]
-        gates = [e.gate for r, n in known if r in self.free[where] and (e := self.expansions(r)[n]).gate is not None]
+        gates = [e.gate for r, n in known if r in where.loops and (e := self.expansions(r)[n]).gate is not None]
         if (gate := all_of(*gates)) is not None:
           src = gated(src[0], gate), *src[1:]
       return on_sources(u, src)
@@ -139,7 +129,7 @@ class Rebinding:
   def fold(self, u: UOp, known: Known) -> UOp:
     parts = []
     for now, loops, gate in self.combinations(u.src[1:], known):
-      value = self.image(u.src[0], restricted(now, self.free[u.src[0]]))
+      value = self.image(u.src[0], restricted(now, u.src[0].loops))
       if gate is not None:
         value = UOp.new(Ops.WHERE, u.dtype, (gate, value, UOp.const(u.dtype, identity_element(u.arg, u.dtype))))
       parts.append(UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg) if loops else value)
@@ -153,12 +143,12 @@ class Rebinding:
     src = list[UOp]()
     for loops, run in itertools.groupby(u.src, lambda s: s.src[2:] if s.op is Ops.STORE else None):
       if loops is None:
-        src += (s if s.op is Ops.CMPLT else self.image(s, restricted(known, self.free[s])) for s in run)
+        src += (s if s.op is Ops.CMPLT else self.image(s, restricted(known, s.loops)) for s in run)
         continue
       stores = list(run)
       for now, over, gate in self.combinations(loops, known):
         for s in stores:
-          where, value = (self.image(x, restricted(now, self.free[x])) for x in s.src[:2])
+          where, value = (self.image(x, restricted(now, x.loops)) for x in s.src[:2])
           where = where if gate is None else gated(where, gate)
           src.append(s.replace(src=(where, value, *over)))
     return on_sources(u, tuple(x for x in src if x.op is not Ops.CMPLT or x.src[0] not in self.versions))

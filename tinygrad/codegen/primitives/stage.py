@@ -53,8 +53,7 @@ class Panel:
   @property
   def around(self) -> list[UOp]:
     """The loops of reductions in which it is filled."""
-    below = [r for r in self.operand.toposort() if r.op is Ops.RANGE and r not in self.loops]
-    return [r for r in below if r.arg[1] is AxisKind.REDUCE]
+    return [r for r in self.operand.loops if r not in self.loops and r.arg[1] is AxisKind.REDUCE]
 
   @property
   def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
@@ -82,8 +81,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   loops of its own, wherever the other loops that it depends on are open; of several together."""
   effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
   for p in panels:
-    free = {r for r in p.operand.toposort() if r.op is Ops.RANGE} - set(p.loops)
-    if wrong := [r for r in free if r.arg[1] in IN_REGISTERS]:
+    if wrong := [r for r in p.operand.loops if r not in p.loops and r.arg[1] in IN_REGISTERS]:
       rule = f"loop {wrong[0].arg[0]} is one of registers, so what is staged has to span it"
       raise IllegalStep(rule, "stage it first")
     if any(r.src[0].op is not Ops.CONST for r in p.loops):

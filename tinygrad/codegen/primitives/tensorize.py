@@ -12,17 +12,13 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 
-def loops_below(u: UOp) -> set[UOp]:
-  return {r for r in u.toposort() if r.op is Ops.RANGE}
-
-
 def operands(f: UOp, core: Core, m: UOp, n: UOp) -> tuple[UOp, UOp] | None:
   """(A, B) of a sum of products as the core takes them: A does not depend on n, nor B on m."""
   if f.op is not Ops.FOLD or f.arg is not Ops.ADD or f.dtype is not core.result or f.src[0].op is not Ops.MUL:
     return None
   for x, y in (f.src[0].src, f.src[0].src[::-1]):
     a, b = narrowed(x, core.operand), narrowed(y, core.operand)
-    if a is not None and b is not None and n not in loops_below(a) and m not in loops_below(b):
+    if a is not None and b is not None and n not in a.loops and m not in b.loops:
       return a, b
   return None
 
@@ -56,5 +52,5 @@ def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds
     made[f] = f.replace(src=(value, *over))
   if not made:
     raise IllegalStep(f"nothing is summed over loop {k.arg[0]}", "name a reduction's loop")
-  sites = {r: [Version(x, (lane, *(d for d in registers if d in x.toposort())))] for r, x in ((m, row), (n, column))}
+  sites = {r: [Version(x, (lane, *(d for d in registers if d in x.loops)))] for r, x in ((m, row), (n, column))}
   return Rebinding(rebuild(kernel, on_sources, made), sites).kernel, lane
