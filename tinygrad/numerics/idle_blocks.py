@@ -65,16 +65,17 @@ def blocks_of_rows(limits: Sequence[UOp], row: UOp, first: UOp, count: int) -> I
 
 
 def turns(u: UOp, block: UOp, rows: set[UOp]) -> Iterator[tuple[Bound, bool]]:
-  """From which iteration of a block on, and up to which, a comparison is the same for all elements, and what it is."""
+  """From which iteration of `block` on, and up to which, a comparison is the same for all elements, and what it is: by
+  `rows`, and what is the same in the whole kernel."""
   x, y = (plain(s) for s in u.src) if u.op is Ops.CMPLT else (None, None)
   if x is None or y is None:
     return
   difference = affine(x, {}).plus(affine(y, {}), -1)
   step = difference.terms.get(block, 0)
-  own = {r: c for r, c in difference.terms.items() if r is not block and r not in rows}
+  own = {r: c for r, c in difference.terms.items() if r is not block and r not in rows and r.loops}
   if not step or any(r.op is not Ops.RANGE or r.src[0].op is not Ops.CONST for r in own):
     return
-  rest = Affine(difference.const, {r: c for r, c in difference.terms.items() if r in rows})
+  rest = Affine(difference.const, {r: c for r, c in difference.terms.items() if r in rows or not r.loops})
   low, high = Affine(0, own).bounds()
   if step > 0:  # it is less for the first blocks
     yield (whole(rest.scaled(-1).plus(Affine(step - 1 - low)), step), True), False
