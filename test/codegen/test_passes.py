@@ -11,7 +11,7 @@ from tinygrad.codegen import loop_clipping
 from tinygrad.codegen.heuristics.cpu import CHUNK, schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
-from tinygrad.codegen.lower import decompose_stores, drop_unit_ranges, lower_kernel, passes
+from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
 from tinygrad.codegen.row_blocks import all_rows, block_rows, parts_of, shared_rows
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
@@ -28,15 +28,12 @@ def ranges(kernel):
   return {u for u in kernel.toposort() if u.op is Ops.RANGE}
 
 
-def test_unit_ranges_are_zero():
-  """Loops and reductions of one iteration; a reduction that has no range left is its value."""
-  i, one, k = loop(64, 0), loop(1, 1), reduce(1, 2)
-  x = load(1, X[:, 0], dot((i, 1), (one, 7), (k, 3)))
-  ast = sink(store(dot((i, 1), (one, 64)), fold(Ops.ADD, x, k), i, one, size=64))
-  out = drop_unit_ranges(ast)
-  assert ranges(out) == {i} and out.src[0].src[1].op is Ops.LOAD and out.src[0].src[2:] == (i,)
-  np.testing.assert_array_equal(evaluate(out, [X[:, 0]]), evaluate(ast, [X[:, 0]]))
-  assert drop_unit_ranges(out) is out
+def test_a_piece_of_one_iteration_is_no_loop():
+  i, k = loop(8, 0), reduce(1 << 18, 1)
+  total = fold(Ops.ADD, load(1, np.ones(8 << 18, np.float32), dot((i, 1 << 18), (k, 1))), k)
+  share = share_out(sink(store(dot((i, 3)), total, i, size=24)), 2)
+  assert ranges(share) == {k} and share.src[0].src[2:] == ()
+  assert [v.arg[:3] for v in share.variables()] == [("_piece", 0, 7)]
 
 
 def masked_rows(n=64):
@@ -64,7 +61,7 @@ def test_loops_have_limits():
 def test_limits_go_where_the_loops_go(rows, threads):
   """A thread's rows begin at its piece: what was found of the whole kernel is what would be found of its share."""
   kernel = clip_loops(masked_rows(rows)[0])
-  share = drop_unit_ranges(share_out(kernel, threads))
+  share = share_out(kernel, threads)
   stores, limits = parts_of(share)
   assert share is not kernel and len(limits) == 2
   found = loop_limits(stores, all_rows(stores))

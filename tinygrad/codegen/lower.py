@@ -23,10 +23,8 @@ from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
-from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, substitute
-from tinygrad.uop.affine import index
+from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.loop_ids import LoopIds
-from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 from tinygrad.viz import recorder
 
 Pass = Callable[[UOp], UOp]
@@ -40,7 +38,6 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
     clip_loops,
     functools.partial(as_one_hots, target=target),
     functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
-    drop_unit_ranges,
     functools.partial(use_dots, target=target),
     *(functools.partial(f, target=target) for f in (with_row_memory, block_rows, decompose_stores, step_scatters)),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
@@ -113,19 +110,6 @@ def closed_up(kernel: UOp) -> UOp:
     gap, end = gap + max(u.arg[0] - end, 0), max(end, u.arg[0] + u.arg[2])
     moved[u] = u.replace(arg=(u.arg[0] - gap, *u.arg[1:]))
   return substitute(kernel, moved)
-
-
-def drop_unit_ranges(sink: UOp) -> UOp:
-  """Ranges of one iteration are 0, so that no later stage has to tell them apart."""
-
-  def make(u: UOp, src: Sources) -> UOp:
-    if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg == 1:
-      return index(0)
-    if (first := RANGES_FROM.get(u.op)) is not None:
-      src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
-    return src[0] if u.op is Ops.FOLD and len(src) == 1 else on_sources(u, src)
-
-  return rebuild(sink, make)
 
 
 def print_linear(linear: list[UOp]) -> None:

@@ -64,9 +64,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   first = UOp.new(Ops.VARIABLE, dtypes.index, (), PieceArg("_piece", 0, pieces - 1, threads)) * length
   if n % pieces:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
-  part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
-  moved = {r: part + first}
-  loops = [tuple(part if x is r else x for x in s.src[2:]) for s in stores]
+  own = (UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg),) if length > 1 else ()
+  moved = {r: own[0] + first if own else first}
+  loops = [tuple(y for x in s.src[2:] for y in (own if x is r else (x,))) for s in stores]
   shared = (s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
   return UOp.sink(*shared, *(substitute_free(x, moved) for x in limits))
 
