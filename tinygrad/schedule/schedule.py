@@ -155,28 +155,28 @@ class _Builder:
     step = KernelToBe(u, set(), [], slot)
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
+      ops, after = computed(value, self.slots.homes) if watched() else (), tuple(step.waits)
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
         slots = slot, self.slots.slot_of(value.src[0])
-        ops = computed(value, self.slots.homes) if watched() else ()
-        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=tuple(step.waits))
+        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=after)
       else:
-        kernel = self.kernel(value, target, self.slots.homes)
+        kernel = self.kernel(value, target)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
-          kernel = self.through_temp(step, value, target)
-        step.item = self.item(step, kernel, value, value if isinstance(target, Home) else target)
+          # it would read elements of its target that it has written already: the value goes to a temporary first
+          self.slots.homes[value] = Home(self.slots.new_temp(value), layout(value.shape))
+          self.add_step(value)
+          self.add_step(u)
+          return
+        devices = device_set(self.sets.where[value if isinstance(target, Home) else target])
+        names, moves = tuple(v.arg[0] for v in kernel.ast.variables()), tuple(step.moves) if kernel.peers else ()
+        made = devices, names, kernel.peers, ops
+        step.item = ScheduleItem(kernel.ast, kernel.slots, *made, after=after, moves=moves)
     self.made[u] = len(self.steps)
     self.steps.append(step)
 
-  def through_temp(self, step: KernelToBe, value: UOp, target: UOp) -> Kernel:
-    """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
-    home = Home(self.slots.new_temp(value), layout(value.shape))
-    item = self.item(step, self.kernel(value, home, self.slots.homes), value, value)
-    self.steps.append(KernelToBe(value, step.after, step.reads, home.slot, item))
-    step.after, step.reads = {len(self.steps) - 1}, []
-    return self.kernel(value, target, {**self.slots.homes, value: home})
-
-  def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
+  def kernel(self, value: UOp, target: Home | UOp) -> Kernel:
     """`lower`, once for kernels that differ in their slots only: as those of a model's layers do."""
+    homes = self.slots.homes
     if value.op is Ops.CALL and homes[value] is target:
       return self.call(value)
     key, slots = structural_key(value, target, homes)
@@ -192,12 +192,6 @@ class _Builder:
     xs = u, *u.src
     params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
     return Kernel(UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg), tuple(map(self.slots.slot_of, xs)), False)
-
-  def item(self, step: KernelToBe, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
-    names = tuple(v.arg[0] for v in kernel.ast.variables())
-    ops = computed(value, self.slots.homes) if watched() else ()
-    made, moves = (device_set(self.sets.where[at]), names, kernel.peers, ops), tuple(step.moves)
-    return ScheduleItem(kernel.ast, kernel.slots, *made, after=tuple(step.waits), moves=moves if kernel.peers else ())
 
   def transfer(self, u: UOp) -> Transfer | None:
     """A move to other devices, which no kernel can do."""
