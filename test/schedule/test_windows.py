@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from steps import growth
 
-from tinygrad import Tensor
+from tinygrad import Tensor, dtypes
 from tinygrad.schedule import windows
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -80,3 +81,16 @@ def test_what_becomes_windows():
   assert folds(lambda x: x.avg_pool2d((3, 3), stride=1)) == [[3, 3]]
   assert [5] in folds(lambda x: x.conv2d(w, stride=2))
   assert [3] in folds(lambda x: x.max_pool2d((3, 3), stride=1))
+
+
+def test_weights_that_are_squares_of_squares():
+  """Each of n squares has the one before twice, so that there are 2^n ways down: each is looked at once."""
+
+  def look(n):
+    g, w = (UOp.buffer(shape, dtypes.float32, "CPU").expand((8, 3)) for shape in ((8, 1), (1, 3)))
+    for _ in range(n):
+      w = w * w
+    y = UOp.new(Ops.SPREAD, dtypes.float32, (g * w,), (0, 1, 1, 1, 10))
+    assert windows.as_windows(UOp.new(Ops.REDUCE, dtypes.float32, (y,), (Ops.ADD, (1,)))) is not None
+
+  assert growth(look, 10) < 1.25

@@ -45,13 +45,17 @@ def through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) -
   return found[key]
 
 
+def one_place(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
+  return x if x.shape[axis] == 1 else None
+
+
 def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) -> UOp | None:
   if not all(isinstance(n, int) for n in u.shape):
     return None
   s = u.src[0] if u.src else u
   if u.op is Ops.MUL:
     for a, b in (u.src, u.src[::-1]):
-      if (same := through(b, axis, taps, size, lambda x, at, *_: x if x.shape[at] == 1 else None, found)) is not None:
+      if (same := through(b, axis, taps, size, one_place, found)) is not None:
         other = through(a, axis, taps, size, leaf, found)
         return None if other is None else other.alu(Ops.MUL, same)
     return None
