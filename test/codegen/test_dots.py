@@ -15,7 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.numerics import dots
 from tinygrad.numerics.dots import use_dots
 from tinygrad.renderer import llvm
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 
 TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
 KINDS = {"signed": (np.int8, np.int8), "unsigned": (np.uint8, np.int8), "swapped": (np.int8, np.uint8)}
@@ -32,7 +32,7 @@ def numbers(kind, *shape, seed=0):
 def product(kinds, m, k, n, more=1):
   """(kernel of an (m, k) by a (k, n) matrix, `more` times added up, its operands)"""
   a, b = numbers(kinds[0], m, more, k), numbers(kinds[1], k, more, n, seed=1)
-  i, j, r, s = loop(m, 0), loop(n, 1), reduce(k, 2), reduce(more, 3)
+  i, j, r, s = loop(m, 0), loop(n, 1), reduce(k, 2), reduce(more, 3) if more > 1 else num(0)
   out = dtypes.float32 if kinds[0] is ml_dtypes.bfloat16 else dtypes.int32
   x = op(Ops.CAST, load(1, a, dot((i, more * k), (s, k), (r, 1))), dtype=out)
   y = op(Ops.CAST, load(2, b, dot((r, more * n), (s, n), (j, 1))), dtype=out)
@@ -357,3 +357,23 @@ def test_words_that_are_put_together_of_bytes_keep_their_signs(columns: int, bit
   np.testing.assert_array_equal(products.sum(-1).sum(2).numpy(), want)
   got = products.sum(-1).sum(2).float().sum(1).numpy()
   np.testing.assert_array_equal(got, want.sum(1))
+
+
+@pytest.mark.parametrize("kinds", ["signed", "unsigned", "swapped"])
+@pytest.mark.parametrize("tail", ["mask", "clamp"])
+@pytest.mark.parametrize("unrolled", [False, True])
+def test_words_of_a_last_block_that_is_not_whole(kinds, unrolled, tail):
+  """Its other iterations add nothing, be they steps of a loop or written out, and whatever they read."""
+  ast, arrays = product(KINDS[kinds], 16, 68, 16)
+  words = use_dots(ast, replace(TARGET, features=("avx2",), vector_bytes=Device["CPU"].target.vector_bytes))
+
+  def in_blocks(nest):
+    name = next(name for name in nest.names if name.startswith("k"))
+    nest.split(name, 5, tail)
+    for part in (f"{name}.o", f"{name}.i") if unrolled else ():
+      nest.unroll(part)
+
+  linear = lower_kernel(words, TARGET, heuristic=in_blocks)
+  assert any(u.op is Ops.DOT for u in linear)
+  assert any(u.op is Ops.RANGE and u.arg[1] is AxisKind.REDUCE for u in linear) is not unrolled
+  np.testing.assert_array_equal(run(words, arrays, heuristic=in_blocks), evaluate(ast, arrays))

@@ -372,14 +372,12 @@ class Values:
     return self.as_vector(base, step, self.lanes_of(u)) if step else base
 
   def atom(self, u: UOp, env: Env) -> UOp:
-    """An integer expression that is no sum: a loop's counter, a variable, a division, a loaded index."""
+    """An integer expression that is no sum: a loop's counter, a variable, a division, a number that is converted."""
     if u.op is Ops.RANGE:
       assert u in self.home and self.home[u].open, f"range {u.arg} is used outside of its loop"
       return u
     if u.op is Ops.VARIABLE:
       return self.node(Ops.VARIABLE, u.dtype, (), u.arg)
-    if u.op is Ops.LOAD:
-      return self.emit(u, env)
     return self.apply(u, [self.emit(s, env) for s in u.src])
 
   def compare(self, u: UOp, env: Env) -> UOp:

@@ -260,33 +260,32 @@ class Linearizer:
     for own in self.environments([r for r in f.src[1:] if r.arg[1] is AxisKind.UPCAST]):
       if (found := self.term(f, {**env, **own})) is None:
         continue
-      op, terms, mask, arg = found
+      op, terms, arg = found
       if out is None and op is not Ops.DOT:
         out = terms[0]
         continue
       start = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
-      before = v.broadcast(start, max(x.dtype.count for x in (start, *terms, *([] if mask is None else [mask]))))
-      out = v.apply(UOp.new(op, f.dtype, (f,) * (1 + len(terms)), arg), [before, *terms])
-      if mask is not None:
-        out = v.node(Ops.WHERE, out.dtype, (v.broadcast(mask, out.dtype.count), out, before))
+      out = v.apply(UOp.new(op, f.dtype, (f,) * (1 + len(terms)), arg), [start, *terms])
     out = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
     if any(r.arg[1] is AxisKind.VECTOR for r in f.src[1:]):
       out = v.node(Ops.FOLD, f.dtype, (v.broadcast(out, self.lanes(f)),), f.arg)
     v.memo[v.key_of(f, env)] = out, v.home.get(out, v.root)
 
-  def term(self, f: UOp, here: Env) -> tuple[Ops, list[UOp], UOp | None, object] | None:
-    """What one step adds: the operation, its operands, in which lanes, if not in all; None where it adds nothing."""
-    v, x, mask = self.values, f.src[0], None
+  def term(self, f: UOp, here: Env) -> tuple[Ops, list[UOp], object] | None:
+    """What one step adds: the operation and its operands; None where it adds nothing."""
+    v, x = self.values, f.src[0]
     nothing = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
     if x.op is Ops.WHERE and x.src[2] is nothing and x.arg is None:
       condition = v.value(x.src[0], here)
       if condition.op is Ops.CONST and not condition.arg:
         return None
-      if condition.op is Ops.CONST or x.src[1].op is Ops.DOT:
-        mask, x = None if condition.op is Ops.CONST else condition, x.src[1]
+      if condition.op is Ops.CONST:
+        x = x.src[1]
+      elif (dot := x.src[1]).op is Ops.DOT:  # words of zeros add nothing
+        x = dot.replace(src=tuple(UOp.new(Ops.WHERE, s.dtype, (x.src[0], s, UOp.const(s.dtype, 0))) for s in dot.src))
     if x.op is Ops.DOT:
-      return Ops.DOT, [v.value(s, here) for s in x.src], mask, x.arg
-    return f.arg, [v.value(x, here)], mask, None
+      return Ops.DOT, [v.value(s, here) for s in x.src], x.arg
+    return f.arg, [v.value(x, here)], None
 
   def lanes(self, f: UOp) -> int:
     """Of the accumulators of `f`: its own, or those of the vectors that it gives."""
@@ -321,7 +320,7 @@ class Linearizer:
     self.fresh = set[UOp]() if loops else {a for some in registers for a in some}  # their first term is all they have
     self.reduction_loops(sums, loops)
     ends = list(group)  # as what each has ended, beside what it is known as
-    while rest := self.continued(ends, around, len(own)):
+    while rest := self.continued(group[0], ends, around, len(own)):
       fewer = list(self.environments([r for r in rest[0].src[1:] if r.arg[1] is AxisKind.UPCAST]))
       some = [i for i in range(len(elements)) if i % len(own) < len(fewer)]
       accumulators = [[a[i] for i in some] for a in registers]
@@ -353,16 +352,14 @@ class Linearizer:
   def loops_of(self, ranges: Sequence[UOp]) -> list[UOp]:
     return [r for r in ranges if r.arg[1] not in IN_REGISTERS and r.arg[1] not in THREADS]
 
-  def continued(self, ends: Sequence[UOp], around: Sequence[Env], copies: int) -> list[UOp]:
-    """The reductions that go on where these have ended, if all do, in loops that they share."""
+  def continued(self, first: UOp, ends: Sequence[UOp], around: Sequence[Env], copies: int) -> list[UOp]:
+    """The reductions that go on where these have ended, if all do, in loops that they share. `first`: that of the first
+    of these began."""
     v, out = self.values, list[UOp]()
     for f in ends:
       if f not in self.rest_of or any(v.emitted(self.rest_of[f][0], env) is not None for env in around):
         return []
       out.append(self.rest_of[f][0])
-    first = ends[0]
-    while first.op is not Ops.FOLD:
-      first = first.src[0]
     ups = prod(int(r.src[0].arg) for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)
     vectors = {any(r.arg[1] is AxisKind.VECTOR for r in g.src[1:]) for g in (*out, first)}
     alike = all(
@@ -524,19 +521,17 @@ class Linearizer:
     for i, a in enumerate(mine):
       v.put(UOp.new(Ops.STORE, dtypes.void, (a, v.put(UOp.new(Ops.EXTRACT, a.dtype, (new,), (i,))))))
 
-  def accumulate(self, acc: UOp, op: Ops, terms: Sequence[UOp], mask: UOp | None, arg: object) -> None:
-    """acc = op(acc, *terms), in the lanes of the mask."""
+  def accumulate(self, acc: UOp, op: Ops, terms: Sequence[UOp], arg: object) -> None:
+    """acc = op(acc, *terms)"""
     v = self.values
     terms = [v.broadcast(x, acc.dtype.count) for x in terms]
-    first = acc in self.fresh and op is not Ops.DOT and mask is None
+    first = acc in self.fresh and op is not Ops.DOT
     self.fresh.discard(acc)
     if first:
       v.put(UOp.new(Ops.STORE, dtypes.void, (acc, terms[0])))
       return
     old = v.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
     new = v.put(UOp.new(op, acc.dtype, (old, *terms), arg))
-    if mask is not None:
-      new = v.put(UOp.new(Ops.WHERE, acc.dtype, (v.broadcast(mask, acc.dtype.count), new, old)))
     v.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
   def flush(self, sums: Sums) -> None:
