@@ -14,7 +14,7 @@ from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
-from tinygrad.codegen.row_blocks import block_rows
+from tinygrad.codegen.row_blocks import block_rows, parts_of
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
@@ -72,14 +72,14 @@ def decompose_stores(kernel: UOp, target: Target) -> UOp:
 def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   """Each nest as it is to be computed."""
   ids, grid, row = LoopIds(kernel), dict[str, UOp](), None
-  limits = {} if target.threads else {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
-  stores = tuple(s for s in kernel.src if s.op is Ops.STORE)
+  stores, clipped = parts_of(kernel)
+  limits = {} if target.threads else {x.src[0]: x for x in clipped}
   if target.threads and have_nests(stores):
-    kernel, grid, row = in_groups(stores, kernel.src[len(stores) :], target, ids)
+    kernel, grid, row = in_groups(stores, clipped, target, ids)
   written = {s.src[0].src[0] for s in stores}
   room = Room(target, ids, heuristic, {}, [], written, grid, row)
   start = taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
-  nests = [stores] if target.threads and not grid else [(s,) for s in kernel.src]
+  nests = [stores] if target.threads and not grid else [(s,) for s in parts_of(kernel)[0]]
   users = Counter(r for nest in nests for s in nest for r in s.src[2:])
   # loops that nests share: on a grid, those that keep their order
   around = {r for r, n in users.items() if n > 1 and (not target.threads or (grid and r.arg[1] is AxisKind.REDUCE))}
@@ -87,8 +87,7 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   for i, nest in enumerate(nests):
     if i and {*nest[0].src[2:]} & around != {*nests[i - 1][0].src[2:]} & around:
       taken = most = start  # what others have filled ahead is read no more
-    loops = [r for s in nest for r in s.toposort() if r.op is Ops.RANGE] if limits else ()
-    mine = tuple(limits[r] for r in dict.fromkeys(loops) if r in limits)
+    mine = tuple(limits[r] for r in UOp.sink(*nest).toposort() if r in limits) if limits else ()
     schedule = NestSchedule(str(i), nest, around, mine, room, taken, most)
     out.append(schedule.scheduled_stores())
     most = max(most, schedule.taken)
