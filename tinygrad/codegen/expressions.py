@@ -422,15 +422,13 @@ class Values:
   def load(self, u: UOp, env: Env) -> UOp:
     if u.dtype is not u.src[0].src[0].dtype:
       return self.load_words(u, env)
-    if self.scalars and (found := self.beside(u.src[0], env, u.src[1:])) is not None:
-      if (out := self.load_beside(u, env, *found)) is not None:
-        return out
-    memory, base, step, mask, safe = self.reach(u.src[0], env)
+    together, nth = self.beside(u.src[0], env, u.src[1:])
+    memory, base, step, mask, safe = self.reach(u.src[0], together[0])
     if mask is not None and mask.op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
     counts = [v.dtype.count for v in (memory, base, mask) if v is not None]
     lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
-    other = self.emit(u.src[1], env) if len(u.src) > 1 and mask is not None else None
+    other = self.emit(u.src[1], together[0]) if len(u.src) > 1 and mask is not None else None
     # memory that is filled anew in every iteration of outer loops: reads of it stay where they are
     here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
 
@@ -439,6 +437,8 @@ class Values:
       src = (where,) if other is None else (where, self.broadcast(other, count))
       return self.node(Ops.LOAD, where.dtype, src, None, here)
 
+    if (n := len(together)) > 1:
+      return self.node(Ops.EXTRACT, u.dtype, (read(base, 1, n),), (nth,))
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
@@ -517,19 +517,20 @@ class Values:
     return out
 
   def store(self, u: UOp, env: Env) -> None:
-    if self.scalars and (found := self.beside(u.src[0], env)) is not None:
-      self.store_beside(u, env, *found)
+    together, nth = self.beside(u.src[0], env)
+    if nth + 1 < len(together):  # a vector is stored with its last element
       return
-    value = self.value(u.src[1], env)
-    memory, base, step, mask, _ = self.reach(u.src[0], env)
+    values = tuple([self.value(u.src[1], e) for e in together])
+    memory, base, step, mask, _ = self.reach(u.src[0], together[0])
     if mask is not None and mask.op is Ops.CONST:
       return
-    counts = [v.dtype.count for v in (value, memory, base, mask) if v is not None]
-    lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    counts = [v.dtype.count for v in (*values, memory, base, mask) if v is not None]
+    lanes = len(values) if len(values) > 1 else max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
     whole = mask is None and base.dtype.count == memory.dtype.count == 1
     if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
-      where = self.place(value.dtype.scalar(), lanes, memory, base, step, mask)
-      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.broadcast(value, lanes))))
+      where = self.place(values[0].dtype.scalar(), lanes, memory, base, step if len(values) == 1 else 1, mask)
+      value = self.broadcast(*values, lanes) if len(values) == 1 else self.node(Ops.VECTORIZE, where.dtype, values)
+      self.put(UOp.new(Ops.STORE, dtypes.void, (where, value)))
     elif env[copies] == 0:
       self.store_transposed(u, env, copies, memory, base, step, lanes)
 
@@ -546,10 +547,11 @@ class Values:
 
   # ---- vectors of neighbours in memory
 
-  def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[UOp, int] | None:
-    """(UPCAST range, elements) along which the access is an aligned vector, under one condition for all of it."""
+  def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[list[Env], int]:
+    """(the environments of the elements of an aligned vector that may be accessed at once, under one condition for all
+    of it; which of them this is)"""
     form = affine(where.src[1], self.affine_memo)
-    for lane in () if is_own(where.src[0]) else self.ups(self.deps(where.src[1])):
+    for lane in self.ups(self.deps(where.src[1])) if self.scalars and not is_own(where.src[0]) else ():
       count, bit = int(lane.src[0].arg), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)
       apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
@@ -559,31 +561,9 @@ class Values:
         continue
       rest = self.resolve(Affine(form.const, {x: c for x, c in form.terms.items() if x is not lane}), env)
       if rest.const % n == 0 and all(c % n == 0 for c in rest.terms.values()):
-        return lane, n
-    return None
-
-  def load_beside(self, u: UOp, env: Env, lane: UOp, n: int) -> UOp | None:
-    first = {**env, lane: env[lane] // n * n}
-    memory, base, _, mask, safe = self.reach(u.src[0], first)
-    if mask is not None and mask.op is Ops.CONST:
-      return None
-    src = [self.place(u.dtype, n, memory, base, 1, mask)]
-    if mask is not None and len(u.src) > 1:
-      src.append(self.broadcast(self.emit(u.src[1], first), n))
-    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
-    whole = self.node(Ops.LOAD, src[0].dtype, tuple(src), None, here)
-    return self.node(Ops.EXTRACT, u.dtype, (whole,), (env[lane] % n,))
-
-  def store_beside(self, u: UOp, env: Env, lane: UOp, n: int) -> None:
-    """A vector is stored with its last element."""
-    if (env[lane] + 1) % n:
-      return
-    first = {**env, lane: env[lane] + 1 - n}
-    values = [self.value(u.src[1], {**env, lane: first[lane] + i}) for i in range(n)]
-    memory, base, _, mask, _ = self.reach(u.src[0], first)
-    if mask is None or mask.op is not Ops.CONST:
-      where = self.place(values[0].dtype, n, memory, base, 1, mask)
-      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.node(Ops.VECTORIZE, where.dtype, tuple(values)))))
+        nth = env[lane] % n
+        return [{**env, lane: env[lane] - nth + i} for i in range(n)], nth
+    return [env], 0
 
   # ---- scopes
 
