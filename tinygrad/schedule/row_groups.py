@@ -163,8 +163,6 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
   over what is inside of a row, if possible, else over rows."""
   if a.totals & b.touched:
     return None
-  if not a.touched & b.touched and not target.threads:
-    return None
   while (at := cut(a, b)) is not None:
     b = split(b, *at, ids)
   while (at := cut(b, a)) is not None:

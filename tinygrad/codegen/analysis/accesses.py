@@ -119,7 +119,6 @@ class Analysis:
     self.own = {*self.parallel, *(r for f in folds_of(stores) for r in f.src[1:])}
     self.reducing: set[UOp] = set()  # what has a FOLD below it, or is one
     self.varies: dict[UOp, frozenset[UOp]] = {}
-    self.loaded: dict[UOp, frozenset[UOp]] = {}
     self.itemsize = 1
     self.items: list[Item] = []
     self.collected: set[UOp] = set()  # FOLDs
@@ -171,11 +170,9 @@ class Analysis:
       self.varies[u] = frozenset((u,) if u.op is Ops.RANGE else ()).union(*(self.varies[s] for s in below))
     return self.varies[condition]
 
-  def loads(self, root: UOp) -> frozenset[UOp]:
+  def loads(self, root: UOp) -> list[UOp]:
     """The LOADs below `root`."""
-    for u in root.toposort(lambda u: u not in self.loaded):
-      self.loaded[u] = frozenset((u,) if u.op is Ops.LOAD else ()).union(*(self.loaded[s] for s in u.src))
-    return self.loaded[root]
+    return [u for u in root.toposort() if u.op is Ops.LOAD]
 
   def step(self, atom: UOp, r: UOp) -> int | None:
     """What an atom grows by along r, within vectors that begin at multiples of their length."""

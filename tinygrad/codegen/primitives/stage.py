@@ -82,7 +82,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
   for p in panels:
     if wrong := [r for r in p.operand.loops if r not in p.loops and r.arg[1] in IN_REGISTERS]:
-      rule = f"loop {wrong[0].arg[0]} is one of registers, so what is staged has to span it"
+      rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
       raise IllegalStep(rule, "stage it first")
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
