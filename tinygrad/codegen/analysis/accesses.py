@@ -132,14 +132,9 @@ class Analysis:
   def scan(self, root: UOp) -> frozenset[UOp]:
     """The ranges that `root` depends on."""
     for u in root.toposort(lambda u: u not in self.deps):
+      self.deps[u] = u.loops & self.own
       if u.op is Ops.AFTER:  # memory that is filled before the nest
-        self.deps[u] = frozenset()
         continue
-      if u.op is Ops.RANGE:
-        self.deps[u] = frozenset((u,)) & self.own
-        continue
-      d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
-      self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
       if u.op is Ops.FOLD or not self.reducing.isdisjoint(u.src):
         self.reducing.add(u)
       if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
