@@ -34,6 +34,7 @@ from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
+from tinygrad.uop.rewrite import on_sources, rebuild
 
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
 
@@ -48,21 +49,14 @@ class Kernel:
 
 
 class Pull:
-  """Pulls values at indices; within the template of `collective` its HOLEs are the sources' parts."""
+  """Pulls values at indices."""
 
-  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None, collective: UOp | None = None) -> None:
-    self.homes, self.root, self.collective = homes, root, collective
+  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None) -> None:
+    self.homes, self.root, self.ids = homes, root, LoopIds()
     self.memo: dict[Key, UOp] = {}
-    # of the whole kernel: parameters, ids of loops, loops of reductions by lengths and the index around them
     self.params: dict[tuple[int, bool], UOp] = {}
-    self.ids = LoopIds()
+    # loops of reductions, by lengths and the index around them
     self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}
-
-  def within(self, collective: UOp) -> Pull:
-    """For a template, in the same kernel."""
-    inner = Pull(self.homes, None, collective)
-    inner.params, inner.ids, inner.ranges = self.params, self.ids, self.ranges
-    return inner
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
     if (slot, peers) not in self.params:
@@ -110,8 +104,6 @@ class Pull:
         return [], lambda: converted(idx[0], u.dtype)
       case Ops.HOLE:
         return [], lambda: self.load_hole(u, idx, valid)
-      case Ops.COLLECTIVE:
-        return [], lambda: self.within(u).communicated(idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
   def step_movement(self, u: UOp, at: Element, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
@@ -197,12 +189,19 @@ class Pull:
   def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
     return _load(self.param(home.slot, dtype, home.size), home.place(idx), valid)
 
+  def step_collective(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """The local element `idx` of the result: its global index, through the template, whose HOLEs then tell of which
+    collective they are."""
+    c = u.arg
+    assert isinstance(c.result, Sharding)
+    template = rebuild(c.template, lambda x, src: on_sources(x, (u,) if x.op is Ops.HOLE else src))
+    return [(template, global_index(c.result, c.template.shape, idx), valid)], lambda x: x
+
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
     devices that hold parts, a loop within the other."""
-    assert self.collective is not None
-    c = self.collective.arg
-    source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
+    c = u.src[0].arg
+    source, placement = u.src[0].src[u.arg[0]], c.placements[u.arg[0]]
     source = next(s for s in source.down() if s in self.homes or not (s.op in TRANSPARENT or keeps_order(s)))
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
@@ -214,16 +213,9 @@ class Pull:
       x = _fold_wide(op, x, loops)
     return x
 
-  def communicated(self, idx: Index, valid: UOp | None) -> UOp:
-    """The local element `idx` of the collective's result: its global index, through the template."""
-    assert self.collective is not None
-    c = self.collective.arg
-    assert isinstance(c.result, Sharding)
-    return self.value(c.template, global_index(c.result, c.template.shape, idx), valid)
-
 
 STEPS = {Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
-STEPS |= {Ops.SCATTER: Pull.step_scatter}
+STEPS |= {Ops.SCATTER: Pull.step_scatter, Ops.COLLECTIVE: Pull.step_collective}
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
