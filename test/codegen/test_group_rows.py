@@ -17,11 +17,12 @@ from tinygrad.device import Target
 from tinygrad.device.cores import F16
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
+from tinygrad.helpers import Context
 from tinygrad.numerics import own_memory, streaming
 from tinygrad.schedule import row_groups
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.node import stored
 
 GRID = Target("GRID", vector_registers=96, scratch=48 << 10, threads=True, intensity=8)
@@ -106,6 +107,14 @@ def test_random_programs_of_rows(seed, target, small, monkeypatch):
   if seed % 2:
     monkeypatch.setattr(Target, "busy", 256)  # several rows a group
   check(seed, target)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_optimisations_a_group_is_one_thread_with_one_row(seed, small):
+  with Context(NOOPT=1):
+    kernels = check(seed, GRID)
+    for ast in (k for k in kernels if len(k.src) > 1):
+      assert not any(u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL for u in lower_kernel(ast, GRID))
 
 
 def seen(*wrong):

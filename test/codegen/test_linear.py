@@ -85,3 +85,21 @@ def test_accumulators_fit_the_registers():
     start = next(i for i, u in enumerate(linear) if u.op is Ops.ACC)
     end = next(i for i, u in enumerate(linear) if i > start and u.op is Ops.RANGE)
     assert 8 <= sum(u.op is Ops.ACC for u in linear[start:end]) < target.vector_registers
+
+
+def test_debug_prints_linear_code(capsys):
+  """A line an op, which names its sources by the numbers of their lines; what is in a loop is indented."""
+  i = loop(40, 0)
+  with Context(DEBUG=4, NOOPT=1):
+    lower_kernel(
+      sink(store(i, op(Ops.ADD, load(1, np.zeros(40, np.float32), i), UOp.const(dtypes.float32, 3)), i, size=40)),
+      Target("a"),
+    )
+  lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+  names = [line.split()[1] for line in lines]
+  assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
+  start, end = names.index("RANGE"), names.index("ENDRANGE")
+  indents = [len(line[5:]) - len(line[5:].lstrip()) for line in lines]
+  assert indents == [2 * (start < n < end) for n in range(len(lines))]
+  add = lines[max(n for n in range(end) if names[n] == "ADD")]
+  assert f"%{names.index('LOAD')}, 3" in add
