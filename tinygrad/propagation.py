@@ -3,6 +3,7 @@ optimizer's state after the weights."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
@@ -185,11 +186,17 @@ class Placing:
     if not draft:
       self.settled()
 
+  @functools.cached_property
+  def written(self) -> dict[UOp, UOp]:
+    """What each node would become as the graph is written."""
+    with Context(RESHARD=1):  # a hint allows the moves that it takes
+      return build.build_answer(self.found, self.leaves, wished=False)
+
   def settled(self) -> Placing:
     """Looks whether fewer bytes move as the graph is written; until then it is a draft."""
     if self.draft and self.found.decisions is None:
-      with Context(RESHARD=1):  # a hint allows the moves that it takes
-        written = build.build_answer(self.found, self.leaves, wished=False)
+      written = self.written
+      with Context(RESHARD=1):
         self.made = fewer_bytes(self.found.asked.order[-1], self.made, written)
     self.draft = False
     return self
@@ -220,7 +227,7 @@ class ByHints:
     self.sink, self.mesh, self.policy = sink, mesh, solve.Policy(STRATEGY.value)
     self.may_be_inert, self.unread = graph.closed_hints(sink), graph.unread_hints(sink)
     self.read = self.may_be_inert - self.unread
-    self.opened = [u for u in sink.toposort() if u.op is Ops.CONSTRAIN and any(u.arg.opened)]
+    self.opened = [u for u in sink.toposort() if u.op is Ops.CONSTRAIN and graph.has_room(u, mesh)]
 
   def placed(self) -> Placing:
     """Of the hints that are not met one of the earliest round comes to count, those that are read first, and those that
@@ -243,16 +250,24 @@ class ByHints:
     if wanting := graph.wanting(found, inert & self.read, self.read - inert):
       return wanting
     placing = Placing(found, draft=bool(self.read))
-    is_met = not self.read or graph.met(inert, placing.made, self.mesh).keys() >= inert
-    if is_met or not graph.is_as_wished(found, placing.made):  # a draft may be far from what it becomes
+    if not (unmet := self.unmet_by_draft(placing, inert)):
       placing = self.as_built(placing.settled())
-    met = graph.met(inert, placing.made, self.mesh)
-    found.met.update(met)
-    if not (unmet := inert - met.keys()):
-      return placing
+      met = graph.met(inert, placing.made, self.mesh)
+      found.met.update(met)
+      if not (unmet := inert - met.keys()):
+        return placing
     if unmet & self.read:
       return graph.next_to_count(found, unmet & self.read, self.read - inert)
     return graph.earliest(unmet, found.asked.by_depth, max(len(self.unread - inert) // 2, 1))
+
+  def unmet_by_draft(self, placing: Placing, inert: Set[UOp]) -> Set[UOp]:
+    """The hints that a draft does not meet, and what it becomes does not either; none where that is not known yet."""
+    if not self.read or not (unmet := inert - graph.met(inert, placing.made, self.mesh).keys()):
+      return frozenset()
+    if graph.is_as_wished(placing.found, placing.made):
+      return unmet
+    is_known = not self.opened and unmet == inert - graph.met(inert, placing.written, self.mesh).keys()
+    return unmet if is_known else frozenset()
 
   def with_results_stated(self, placing: Placing, inert: Set[UOp]) -> Placing:
     """The same leaves and results, with what is between decided from these alone: as it was, if they can't be had so,

@@ -74,6 +74,10 @@ class Transformer:
     """What is between the two matmuls of a layer."""
     return x
 
+  def stream(self, x: Tensor) -> Tensor:
+    """What each half of a layer adds to."""
+    return x
+
   def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
     w = self.weights
     x = w["embed"][tokens]
@@ -83,8 +87,8 @@ class Transformer:
       q, k, v = (self.split(y @ w[f"{name}{i}"]) for name in ("q", "k", "v"))
       scores = seen.where(q @ k.transpose(-1, -2) * (self.dim // self.heads) ** -0.5, -math.inf)
       mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(self.batch, CONTEXT, self.dim)
-      x = x + mixed @ w[f"out{i}"]
-      x = x + self.hidden((self.norm(x, f"norm_{i}") @ w[f"up{i}"]).relu()) @ w[f"down{i}"]
+      x = self.stream(x + mixed @ w[f"out{i}"])
+      x = self.stream(x + self.hidden((self.norm(x, f"norm_{i}") @ w[f"up{i}"]).relu()) @ w[f"down{i}"])
     return (x @ w["head"]).sparse_categorical_crossentropy(targets)
 
 

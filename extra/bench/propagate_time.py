@@ -1,9 +1,11 @@
 """What hints cost: `propagate` of a transformer's training step (extra/bench/place_cost.py) on simulated devices, with
 Megatron's hints: the batch, and in each layer the heads and what is hidden.
 
-    python -m extra.bench.propagate_time [--layers 20,40,80] [--mesh 4,2] [--closed] [--rounds 3] [--profile]
+    python -m extra.bench.propagate_time [--layers 20,40,80] [--mesh 4,2] [--closed] [--sequence] [--rounds 3]
+                                           [--profile]
 
-`--closed`: the hints leave no dim open, so that each might as well state what was decided without it.
+`--closed`: the hints leave no dim open, so that each might as well state what was decided without it. `--sequence`: the
+stream between is cut along the sequence, too.
 
 A row: layers, nodes, seconds of a processor for the first call in this process, the least of all calls, and that by
 node. Each call has a graph of its own.
@@ -26,6 +28,7 @@ class Hinted(Transformer):
   """Its leaves are on one device; hints say the rest. `other`: how dims are that they do not cut."""
 
   other: str | None = OPEN
+  sequence = False
 
   def split(self, x: Tensor) -> Tensor:
     return super().split(x).constrain(P("dp", "tp", self.other, self.other))
@@ -33,9 +36,12 @@ class Hinted(Transformer):
   def hidden(self, x: Tensor) -> Tensor:
     return x.constrain(P("dp", self.other, "tp"))
 
+  def stream(self, x: Tensor) -> Tensor:
+    return x.constrain(P("dp", "tp", self.other)) if self.sequence else x
 
-class Closed(Hinted):
-  other = None
+
+def kind_of(closed: bool, sequence: bool) -> type[Hinted]:
+  return type("Kind", (Hinted,), {"other": None if closed else OPEN, "sequence": sequence})
 
 
 def measure(kind: type[Hinted], layers: int, mesh: Mesh, profile: cProfile.Profile | None) -> tuple[int, float]:
@@ -57,10 +63,11 @@ def main() -> None:
   parser.add_argument("--layers", default="20,40,80", help="transformer layers (20,40,80)")
   parser.add_argument("--mesh", default="4,2", help="the mesh, dp by tp (4,2)")
   parser.add_argument("--closed", action="store_true", help="hints that leave no dim open")
+  parser.add_argument("--sequence", action="store_true", help="one more hint, twice in each layer: sequence parallel")
   parser.add_argument("--rounds", type=int, default=3, help="calls of each (3)")
   parser.add_argument("--profile", action="store_true", help="show where the last call spends its time")
   args = parser.parse_args()
-  kind = Closed if args.closed else Hinted
+  kind = kind_of(args.closed, args.sequence)
   shape = tuple(map(int, args.mesh.split(",")))
   mesh = Mesh([f"NULL:{i}" for i in range(prod(shape))], shape, ("dp", "tp"))
   for layers in map(int, args.layers.split(",")):

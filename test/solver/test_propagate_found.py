@@ -7,6 +7,7 @@ from numpy.testing import assert_equal
 from extra.bench.place_cost import training_of
 from extra.bench.propagate_time import Hinted
 from extra.fuzz_hints import check
+from extra.hint_recipes import CASES, TWO, trained
 from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, jvp, propagate, propagation
 from tinygrad.debug import report as reports
 from tinygrad.sharding import explain, index_maps, localize
@@ -663,6 +664,39 @@ def test_an_open_hint_follows_what_was_built_where_fewer_bytes_move_then(stated,
   if "x" in stated:
     monkeypatch.setattr(propagation.ByHints, "as_built", lambda self, placing: placing)
     assert moved() == (P(None, "a"), ["all_to_all"] * 2)
+
+
+def test_a_hint_without_room_for_an_axis_follows_nothing(monkeypatch):
+  """Though it leaves a dim open: the answer is not made again for it. (Mutant: it is.)"""
+  again = []
+  monkeypatch.setattr(graph, "restated", lambda *given: again.append(given) or restated(*given))
+
+  def places():
+    again.clear()
+    x = zeros(5, 8).constrain(P(None, "a"))
+    v = x - x * 2
+    z = v.transpose(0, 1).constrain(P(OPEN, "a"))
+    propagate(v.exp().expand(2, 5, 8), z, mesh=LINE3)
+    return z.device.spec, len(again)
+
+  assert places() == (P(None, "a"), 1)  # for its results
+  monkeypatch.setattr(graph, "has_room", lambda u, mesh: any(u.arg.opened))
+  assert places() == (P(None, "a"), 3)
+
+
+def test_a_draft_is_priced_only_where_it_may_meet_what_is_wanted(monkeypatch):
+  """(Mutant: each one is.)"""
+  priced, fewer = [], propagation.fewer_bytes
+  monkeypatch.setattr(propagation, "fewer_bytes", lambda *given: priced.append(given) or fewer(*given))
+
+  def drafts():
+    priced.clear()
+    trained(TWO, CASES["sequence"][3])
+    return len(priced)
+
+  known = drafts()
+  monkeypatch.setattr(propagation.ByHints, "unmet_by_draft", lambda self, placing, inert: frozenset())
+  assert known < drafts()
 
 
 def test_a_closed_hint_that_lets_nothing_back_counts_though_it_would_be_met():

@@ -25,6 +25,7 @@ STATED = (
   704143,
   705236,
   714996,
+  1012698,
 )  # what was stated of these once changed what it was of
 
 
@@ -263,10 +264,69 @@ def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
 
 
 def test_a_hint_that_comes_to_count_beside_what_it_follows_from_is_noticed(monkeypatch):
-  """(Mutant: half of the earliest round at once.)"""
+  """(Mutant: two at once, however few count.)"""
   some = graph.earliest
-  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order, max(len(hints) // 2, 1)))
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order, 2))
   assert broken("stated", (714996,))
+
+
+def test_hints_that_come_to_count_by_depth_alone_are_noticed(monkeypatch):
+  """(Mutant: what says more does not wait for what says less.)"""
+  monkeypatch.setattr(graph, "earliest", by_depth_alone)
+  assert broken("stated", (1012698,))
+
+
+def by_depth_alone(hints, by_depth, most):
+  place = {u: i for i, u in enumerate(by_depth)}
+  first = [u for u in hints if graph.before_moves(u.src[0]) not in hints]
+  order = lambda u: (min(u.arg.priorities, default=0), place[graph.before_moves(u.src[0])], repr(u.arg))  # noqa: E731
+  return set(sorted(first, key=order)[:most])
+
+
+def test_hints_that_come_to_count_in_another_order_than_by_depth_are_noticed(monkeypatch):
+  """(Mutant: of those that say as much the last one first.)"""
+  some = graph.earliest
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order[::-1], most))
+  assert broken("between", (300561,))
+
+
+def test_a_hint_on_another_that_does_not_wait_is_noticed(monkeypatch):
+  """(Mutant: of two on one value either may come to count first.)"""
+
+  def any_of(hints, by_depth, most):
+    place = {u: i for i, u in enumerate(by_depth)}
+    order = lambda u: (min(u.arg.priorities, default=0), place[graph.before_moves(u.src[0])], repr(u.arg))  # noqa: E731
+    return set(sorted(hints, key=order)[:most])
+
+  assert check(800686, "stated") == ""
+  monkeypatch.setattr(graph, "earliest", any_of)
+  assert broken("stated", (800686,))
+
+
+def test_a_hint_that_is_read_and_counts_behind_those_that_are_not_is_noticed(monkeypatch):
+  """(Mutant: whether a hint is read does not matter.)"""
+  init = propagation.ByHints.__init__
+
+  def begin(self, *given):
+    init(self, *given)
+    self.unread, self.read = self.may_be_inert, set()
+
+  monkeypatch.setattr(propagation.ByHints, "__init__", begin)
+  assert broken("stated", (205759,))
+
+
+def test_what_a_draft_does_not_meet_is_not_met_by_what_it_becomes(monkeypatch):
+  """Unless that is looked at."""
+  seeds = (*BETWEEN, *STATED, *range(40))
+  placed = [placements(seed) for seed in seeds]
+  monkeypatch.setattr(propagation.ByHints, "unmet_by_draft", lambda self, placing, inert: frozenset())
+  assert [placements(seed) for seed in seeds] == placed
+
+
+def placements(seed):
+  p = Program(seed, True)
+  p.propagate()
+  return [t.device for t in p.tensors]
 
 
 def test_what_follows_from_which_hint_counts_is_noticed(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
 from tinygrad.helpers import PROCESS, prod, source_line
 from tinygrad.ops import Trait, having
-from tinygrad.solver.axes import Axes, coexist, common, within_axes
+from tinygrad.solver.axes import Axes, coexist, common, number_of_parts, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.handed import before_moves, gradient_targets, is_decided_anew
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
@@ -452,6 +452,13 @@ def earliest(hints: Set[UOp], by_depth: Sequence[UOp], most: int) -> set[UOp]:
     key=lambda u: (u.ndim - sum(u.arg.opened), sum(map(len, u.arg.dims)), place[before_moves(u.src[0])], repr(u.arg)),
   )
   return set(first[:most])
+
+
+def has_room(u: UOp, mesh: Mesh) -> bool:
+  """Whether a hint leaves a dim open, and an axis of the mesh to cut it."""
+  said = hint_on(u, mesh)
+  used = prod(number_of_parts(axes) for axes in (*said.dims, said.replicated))
+  return any(said.opened) and used < prod(mesh.shape)
 
 
 def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
