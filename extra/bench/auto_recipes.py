@@ -7,10 +7,10 @@ on a mesh of two axes, and by `auto`. Nothing runs: the devices are simulated.
 Each row is one placed program, priced by what every device runs and receives (extra/roofline.py), not by the model that
 `auto` minimizes: microseconds, of these in kernels and in moves, megabytes received and held. `auto` is asked on the
 mesh of one axis, against the recipes, and on that of two, against pairs; and once more with less memory than DP takes
-and more than FSDP does, halfway, against what fits it. A row of `auto` that a recipe beats by more than 0.1 %, or where
-nothing was found that fits, ends with the names of such recipes, and the exit status is 1. A recipe that does not suit
-a model is listed with the reason. `--brief` prints a line for each model, of microseconds alone, and of the pairs the
-best one.
+and more than FSDP does, halfway, against what fits it (`--each`: and in the memory of each recipe to which no faster
+one fits). A row of `auto` that a recipe beats by more than 0.1 %, or where nothing was found that fits, ends with the
+names of such recipes, and the exit status is 1. A recipe that does not suit a model is listed with the reason.
+`--brief` prints a line for each model, of microseconds alone, and of the pairs the best one.
 
 `--scale` multiplies the width and the context; what travels grows with its square where what is computed grows with its
 cube. `--link` is what a device receives, in GB/s: with slow links other recipes are the best ones.
@@ -66,6 +66,7 @@ class Contest:
   scale: int
   machine: Machine
   plan: bool = True
+  each: bool = False  # in the memory of each recipe
 
   def row(self, name: str, outputs: Sequence[Tensor]) -> Row:
     return Row(self.model, name, roofline(outputs, self.machine), memory_of(outputs) if self.plan else None)
@@ -100,6 +101,10 @@ class Contest:
         limit = (held["FSDP"] + held["DP"]) / 2
         fitting = [r for r in hand if held.get(r.recipe, limit) < limit]
         yield self.chosen(f"auto in {limit / 1e6:.1f} MB", mesh, fitting, limit)
+      for r in hand if self.each else ():
+        fitting = [other for other in hand if other.memory and r.memory and other.memory <= r.memory]
+        if r.price and all(r.price.seconds <= other.price.seconds for other in fitting if other.price):
+          yield self.chosen(f"auto as {r.recipe}", mesh, fitting, r.memory)
 
 
 def meshes(devices: int) -> dict[Mesh, Sequence[str]]:
@@ -132,6 +137,7 @@ def main() -> None:
   parser.add_argument("--scale", type=int, default=32, help="size of the models: width 64 times this (32)")
   parser.add_argument("--models", default=",".join(MODELS), help=f"some of {', '.join(MODELS)} (all)")
   parser.add_argument("--link", type=float, default=450.0, help="GB/s between devices (450)")
+  parser.add_argument("--each", action="store_true", help="ask `auto` for the memory of each recipe, too")
   parser.add_argument("--brief", action="store_true", help="a line for each model")
   args = parser.parse_args()
   machine = dataclasses.replace(H100, link=args.link * 1e9)
@@ -141,7 +147,7 @@ def main() -> None:
   slower = 0
   for model in tqdm(args.models.split(","), desc="models", unit="model"):
     rows = []
-    for row in Contest(model, args.scale, machine).rows(args.devices):
+    for row in Contest(model, args.scale, machine, each=args.each).rows(args.devices):
       rows.append(row)
       if not args.brief:
         print(row, flush=True)

@@ -85,16 +85,13 @@ class Fitting:
       return self.answer(free)
     found = self.by_trades(free)
     if found is None or self.answer(found).gap > FAR:
-      others = [draft for draft in (found, self.by_limits(free or self.free())) if draft is not None]
-      found = min(others, key=lambda draft: draft.seconds, default=None)
+      free = free or self.free()
+      found = self.by_limits(found or self.made_to_fit(free), free.found.memory)
     return self.answer(found) if found is not None else self.by_leaves() or self.by_plans()
 
   def free(self) -> Draft:
     """The fastest placement, planned."""
-    choice = self.search.within(None)
-    draft = self.drafted(choice) or self.like(answered(self.search.model, choice))
-    assert draft is not None
-    known = self.planned(draft)
+    known = self.planned(self.draft(self.search.within(None)))
     self.drafts = [known, *[draft for draft in self.drafts if draft.dropping is not known.dropping]]
     return known
 
@@ -104,7 +101,9 @@ class Fitting:
     def drafts(limit: float) -> list[Draft]:
       made = list[Draft]()
       for choice in self.search.trading(limit):
-        if (draft := self.drafted(choice)) is not None:
+        before = len(self.drafts)
+        draft = self.draft(choice)
+        if len(self.drafts) > before:
           made.append(draft.within(self.memory))
           if made[-1].expected <= self.memory and made[-1].gap <= CLOSE:
             break
@@ -115,18 +114,38 @@ class Fitting:
 
     return self.fastest(drafts(self.memory if free is None else self.counted(free)), lower)
 
-  def by_limits(self, free: Draft) -> Draft | None:
-    """The fastest placements under limits of the model, with what has to be dropped of each."""
-    scale = free.found.memory / free.expected  # of the model's bytes to the plan's
-    self.alone(self.memory * scale)
-    self.draft(math.sqrt(self.memory * free.expected) * scale)
+  def by_limits(self, best: Draft | None, high: float) -> Draft | None:
+    """The fastest of `best` and of what fits under limits of the model: lower and lower ones than `high`, what the
+    fastest holds, then by halves between what fits and what does not, until that is close to the bound. Each is
+    planned, and what has to be is dropped of it: a plan may hold more than the model counts, or less."""
+    least, low, tried = self.search.least_held(), 0.0, set[Dropping]()
+    step = (least / high) ** (1 / MOST_PLANS)
+    for _ in range(MOST_PLANS + TRIES):
+      limit = (low + high) / 2 if low else max(high * step, least)
+      if high - limit < SPARE * limit or (best is not None and self.answer(best).gap <= FAR):
+        break
+      draft = self.draft(self.search.within(limit))
+      if best is not None and draft.found.chosen.seconds >= best.seconds:
+        if not low:
+          break
+        low = limit
+      elif draft.dropping in tried or not (known := self.made_to_fit(self.planned(draft))):
+        high = limit
+      else:
+        best, low = min(known, best or known, key=lambda draft: draft.seconds), limit
+      tried.add(draft.dropping)
+    return best
 
-    def lower(draft: Draft) -> list[Draft]:
-      limit = draft.found.program.memory
-      found = None if limit is None else self.draft(limit * self.memory / draft.expected)
-      return [] if found is None else [found.within(self.memory)]
-
-    return self.fastest([draft.within(self.memory) for draft in self.drafts], lower)
+  def made_to_fit(self, known: Draft) -> Draft | None:
+    """A draft that has been planned with as little dropped as it fits with; None where that does not help."""
+    for _ in range(TRIES):
+      if known.expected <= self.memory:
+        return known
+      less = known.within(self.memory)
+      if less.expected > self.memory or less.same(known):
+        break
+      known = self.planned(less)
+    return None
 
   def fastest(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
     """Plans drafts, the fastest first, until one fits. Of one that does not more is dropped; `lower`: others in its
@@ -156,33 +175,16 @@ class Fitting:
     held = self.search.trades(found.classes, found.program).point(found.chosen.cuts, 0.0)[1]
     return self.memory - (draft.rest + draft.dropping.most - held)
 
-  def draft(self, limit: float | None) -> Draft | None:
-    """One more draft, under a limit of the model; None where it is one of those before."""
-    least = sum(min(v.memory) for v in self.search.model.program.values)
-    return self.drafted(self.search.within(None if limit is None else max(limit, least), exactly=limit is None))
-
-  def drafted(self, choice: Selection) -> Draft | None:
-    """A choice as a draft; None where it is one of those before."""
+  def draft(self, choice: Selection) -> Draft:
+    """A choice as a draft: a new one, or that of the same placements."""
     found = answered(self.search.model, choice)
-    if self.like(found) is not None:
-      return None
+    hints = found.answer.solution.hints
+    if (known := next((d for d in self.drafts if d.found.answer.solution.hints == hints), None)) is not None:
+      return known
     dropping = Dropping(self.build(found), self.machine, self.plan)
     rest = dropping.leaves + (self.drafts[0].rest - self.drafts[0].dropping.leaves if self.drafts else 0.0)
     self.drafts.append(Draft.of(found, dropping, rest))
     return self.drafts[-1]
-
-  def like(self, found: Automatic) -> Draft | None:
-    """The draft of the same placements."""
-    hints = found.answer.solution.hints
-    return next((draft for draft in self.drafts if draft.found.answer.solution.hints == hints), None)
-
-  def alone(self, limit: float) -> None:
-    """Drafts under lower and lower limits, until one is expected to fit with nothing dropped."""
-    for _ in range(TRIES):
-      draft = self.draft(limit)
-      if draft is None or draft.expected <= self.memory:
-        break
-      limit *= self.memory / draft.expected
 
   def planned(self, draft: Draft) -> Draft:
     """The same where its plan tells the rest."""
@@ -201,9 +203,9 @@ class Fitting:
     for _ in range(TRIES):
       limit -= (nbytes - self.memory) / 2
       cut = self.search.with_leaves_cut(choice, limit)
-      if cut is None or (found := self.drafted(cut)) is None:
+      if cut is None:
         break
-      known = self.planned(found)
+      known = self.planned(self.draft(cut))
       if known.expected <= self.memory:
         return self.answer(known)
       nbytes, limit = known.expected, known.found.memory

@@ -108,6 +108,10 @@ class Search:
     """Bytes that the fastest placement holds, with nothing computed again."""
     return self.traded_hull().points[0].held
 
+  def least_held(self) -> float:
+    """Bytes below which no placement is."""
+    return sum(min(v.memory) for v in self.model.program.values)
+
   def traded_hull(self) -> TradedHull:
     if self.traded is None:
       self.traded = TradedHull(self.trades(self.model.classes, self.model.program))
