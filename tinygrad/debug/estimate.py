@@ -29,7 +29,8 @@ class Estimate:
 
 def estimate(ast: UOp) -> Estimate:
   """Each value counts once for every combination of the ranges that it depends on, which are all rows where it reads
-  memory of a row; a FOLD adds one operation for each of its values. Of a user's kernel only the memory is known."""
+  memory of a row; a FOLD adds one operation for each of its values, a sum by index one for each update, whatever the
+  number of places. Of a user's kernel only the memory is known."""
   if ast.op is Ops.CALL:
     return Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
   inside: dict[UOp, frozenset[UOp]] = {}
@@ -44,7 +45,8 @@ def estimate(ast: UOp) -> Estimate:
       continue
     ranges = frozenset().union(*(inside[s] for s in u.src))
     if u.op is Ops.FOLD:
-      n = iterations(inside[u.src[0]] | frozenset(u.src[1:]))
+      of = u.src[0].src[::2] if u.src[0].op is Ops.ONE_HOT else u.src[:1]
+      n = iterations(frozenset(u.src[1:]).union(*(inside[s] for s in of)))
       ops += n
       if (product := uncast(u.src[0])).op is Ops.MUL and u.arg is Ops.ADD:
         products[operand_type(product)] += 2 * n

@@ -81,11 +81,19 @@ def narrowest(u: UOp) -> UOp:
 
 
 def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
-  """Whether the one kernel that uses a sum of products, or what that is converted to, computes another one already, the
-  `first` of it: a target's registers and caches are laid out for one."""
-  if len(uses) != 1 or (summed := beneath(u, CONVERTS)).op is not Ops.REDUCE or not is_product(summed.src[0]):
+  """Whether the one kernel that uses a sum of products, or a SCATTER, or what these are converted to, computes another
+  one already, the `first` of it: a target's registers and caches are laid out for one. (Two SCATTERs add in one way.)"""
+  summed = beneath(u, CONVERTS)
+  if len(uses) != 1 or not (summed.op is Ops.SCATTER or (summed.op is Ops.REDUCE and is_product(summed.src[0]))):
     return False
-  return first.setdefault(next(iter(uses))[0], summed) is not summed
+  found = first.setdefault(next(iter(uses))[0], summed)
+  return found is not summed and (found.op is Ops.REDUCE or summed.op is Ops.REDUCE)
+
+
+def adds_many(u: UOp, target: Target) -> bool:
+  """Whether a SCATTER adds more than a few updates up in more than a few rows: not one to each, as of a loss."""
+  _, rows, batch = u.arg
+  return min(upper(rows), prod(layout(u.src[0].shape[batch:]))) > target.few_rows
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
@@ -161,10 +169,9 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
 
 def choose(sink: UOp, target: Target, rows: bool = False) -> list[UOp]:
   """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. What the
-  target's cores multiply lies in memory; so does, unless kernels share `rows`, what is added up in more than a few."""
+  target's cores multiply lies in memory; so does, unless kernels of loops share `rows`, what is added up in many."""
   nodes = sink.toposort()
-  scatters = () if rows else [u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > target.few_rows]
-  apart = set[UOp](scatters)
+  apart = {u for u in nodes if u.op is Ops.SCATTER and adds_many(u, target) and (target.threads or not rows)}
   narrow = {core.operand for core in target.cores if core.operand.itemsize < core.result.itemsize}
   stored, bits = apart, compared(nodes)
   for _ in range(2):  # the second walk knows what the first one stored
