@@ -176,8 +176,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
     # of what is not a row's own, each row reads all; what both only read stays in a cache, likely
-    own = {x.slot for x in a.accesses if not x.offset.terms.keys().isdisjoint(rows)} & b.touched
-    saved = sum(size[s] if s in a.written | b.written else size[s] // SHARED for s in own)
+    own = {x.slot: x.offset.terms.keys() & rows for x in a.accesses if x.slot in b.touched}
+    made = {s: size[s] for s, of in own.items() if of and s in a.written | b.written}
+    saved = sum(made.values()) + sum(size[s] // SHARED for s, of in own.items() if s not in made and len(of) == len(rows))
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
