@@ -493,10 +493,11 @@ def least_step(item: Item, r: UOp) -> int | None:
 
 
 def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
-  """The range along which the most accesses go in steps of one, weighted by how often they are done."""
+  """The range along which the most accesses go in steps of one, weighted by how many elements they read: what is the
+  same along a loop is read once."""
 
-  def weight(r: UOp) -> float:
-    return sum(i.work for i in items for x in i.accesses if x.strides.get(r) == 1)
+  def weight(r: UOp) -> int:
+    return sum(int(prod(map(size, x.strides))) for i in items for x in i.accesses if x.strides.get(r) == 1)
 
   return max(reversed(ranges), key=weight)
 
