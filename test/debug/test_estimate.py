@@ -40,3 +40,13 @@ def test_slow_functions_take_what_their_cards_say():
 def test_a_sum_is_no_product():
   (found,) = estimates(lambda a: a.sum(1), (64, 32), dtype=dtypes.float32)
   assert found.products == () and found.instructions == found.ops == 64 * 32
+
+
+@pytest.mark.parametrize("n", [1000, 9000])
+def test_a_sum_by_index_takes_a_step_for_each_update(n):
+  """However many places there are."""
+  places = Tensor.empty(512, dtype=dtypes.int32, device="NULL").realize()
+  values = Tensor.empty(512, 16, device="NULL").realize()
+  total = Tensor.zeros(n, 16, device="NULL").scatter_reduce(0, places.unsqueeze(1).expand(512, 16), values, "sum")
+  found = [estimate(e.item.kernel) for e in simulate(lambda: total, cluster="h100x1:1").program.entries]
+  assert sum(e.ops for e in found) < 4 * 512 * 16 + 2 * n * 16

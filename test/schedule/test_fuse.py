@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from steps import TooManySteps, growth
 
+from extra.gpu_model import GPUS, target_of
 from tinygrad import Tensor, codegen, dtypes, nn
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Mesh, P, cores
@@ -81,6 +82,48 @@ def test_a_kernel_computes_one_product_of_matrices(monkeypatch, apart):
   assert [sums_of_products(ast) for ast in asts(three_products(apart))] == [1, 1, 1]
   monkeypatch.setattr(fuse, "is_second", lambda u, uses, first: False)
   assert [sums_of_products(ast) for ast in asts(three_products(apart))] == [3]
+
+
+def gradient_of_tied_table(kind):
+  """Of a table of which tokens are rows, and by which what is made of these is multiplied."""
+  table, tokens = empty(2048, 64, dtype=kind), empty(1024, dtype=dtypes.int32)
+  loss = (table[tokens].silu() @ table.T).float().sparse_categorical_crossentropy(tokens)
+  return loss.gradient(table)[0]
+
+
+def adds_by_index(kind, target):
+  """Of each kernel of that gradient which adds by index: its sums of products, and what it stores."""
+  t = gradient_of_tied_table(kind)
+  sink = UOp.sink(UOp.buffer(t.shape, t.dtype, "NULL").assign(t.uop))
+  for ast in (i.kernel for i in create_schedule(localize(sink), True, target).items):
+    folds = [u for u in ast.toposort() if u.op is Ops.FOLD]
+    if any(u.src[0].op is Ops.ONE_HOT for u in folds):
+      yield sum(u.src[0].op is Ops.MUL for u in folds), [s.src[1].op for s in ast.src]
+
+
+@pytest.mark.parametrize("kind", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("grid", [False, True])
+def test_a_product_and_a_sum_by_index_are_a_kernel_each(kind, grid, monkeypatch):
+  """A product has its tiles and cores. On a grid rows are added in memory of their own type, though what is asked for
+  is narrower, for else each row would look at every update."""
+  target = target_of(GPUS["sm_90a"]) if grid else ANY_TARGET
+  ((count, stores),) = adds_by_index(kind, target)
+  assert count == 0 and (stores == [Ops.FOLD] or not grid)
+  if grid:
+    monkeypatch.setattr(fuse, "adds_many", lambda u, target: False)
+    assert [*adds_by_index(kind, target)] != [(0, [Ops.FOLD])]
+  monkeypatch.setattr(fuse, "is_second", lambda u, uses, first: False)
+  assert any(count for count, _ in adds_by_index(kind, target))
+
+
+def test_a_loss_is_the_kernel_of_its_exponentials():
+  """Its gradient is added by index, too: one number to each row."""
+  logits, labels = empty(4096, 8192), empty(4096, dtype=dtypes.int32)
+  grad = logits.sparse_categorical_crossentropy(labels).gradient(logits)[0]
+  sink = UOp.sink(UOp.buffer(grad.shape, grad.dtype, "NULL").assign(grad.uop))
+  schedule = create_schedule(localize(sink), True, target_of(GPUS["sm_90a"]))
+  assert sum(any(u.op is Ops.EXP for u in i.kernel.toposort()) for i in schedule.items) == 1
+  assert not any(t.nbytes >= grad.nbytes() for t in schedule.temps)
 
 
 def test_the_gradient_of_what_several_products_read_is_made_of_one_each():

@@ -84,6 +84,26 @@ def test_a_prompt_of_which_a_variable_says_where_it_begins(masked):
   assert blocks.src[0].op is not Ops.CONST and blocks.src[0].vmax == most // 64  # as far as there are keys
 
 
+def of_one_product(length, kind):
+  """Attention whose queries, keys and values are slices of one matrix, as one product gives them, and its gradient."""
+  qkv, g = (Tensor.empty(2, length, n * HEADS * WIDTH, device="NULL", dtype=kind).realize() for n in (3, 1))
+  q, k, v = (qkv.reshape(2, length, 3, HEADS, WIDTH)[:, :, i].transpose(1, 2) for i in range(3))
+  out = q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).reshape(*g.shape)
+  return out, out.gradient(qkv, gradient=g)[0]
+
+
+@pytest.mark.parametrize("kind", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_queries_keys_and_values_may_be_slices_of_one_product(arch, kind):
+  """Their gradients are put together by a kernel of its own. Kernels that were one for what both read whole, scores and
+  their gradient, would keep these."""
+  length = 1024
+  gradients = 3 * 2 * length * HEADS * WIDTH * kind.itemsize
+  schedule = schedule_of(of_one_product(length, kind), arch)
+  assert len(schedule.items) == 5
+  assert sum(t.nbytes for t in schedule.temps) <= gradients + STATISTICS * 2 * HEADS * length
+
+
 def counts(length):
   """Of each kernel, how many products of cores and copies that take place later there are."""
   for item in schedule_of(attention(length, dtypes.bfloat16)).items:

@@ -82,7 +82,7 @@ def narrowest(u: UOp) -> UOp:
 
 def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
   """Whether the one kernel that uses a sum of products, or a SCATTER, or what these are converted to, computes another
-  one already, the `first` of it: a target's registers and caches are laid out for one. (Two SCATTERs add in one way.)"""
+  one already, the `first` of it: a target's registers and caches are laid out for one. Two SCATTERs add in one way."""
   summed = beneath(u, CONVERTS)
   if len(uses) != 1 or not (summed.op is Ops.SCATTER or (summed.op is Ops.REDUCE and is_product(summed.src[0]))):
     return False

@@ -177,8 +177,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
     # of what is not a row's own, each row reads all; what both only read stays in a cache, likely
     own = {x.slot: x.offset.terms.keys() & rows for x in a.accesses if x.slot in b.touched}
-    made = {s: size[s] for s, of in own.items() if of and s in a.written | b.written}
-    saved = sum(made.values()) + sum(size[s] // SHARED for s, of in own.items() if s not in made and len(of) == len(rows))
+    written = a.written | b.written
+    worth = {s: size[s] if s in written else size[s] // SHARED * (len(of) == len(rows)) for s, of in own.items() if of}
+    saved = sum(worth.values())
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
