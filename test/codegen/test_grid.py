@@ -21,6 +21,7 @@ from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.tuning import search
 from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import affine
 
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 GRID = Target("GRID", vector_registers=96, scratch=48 << 10, threads=True)
@@ -512,6 +513,19 @@ def test_sums_of_columns_read_vectors_of_neighbours_several_at_once(rows, column
   assert {n for n, _ in loads} == {beside} and threads == line and threads * lanes == 64
   assert sum(n for _, n in loads) == math.ceil(rows / lanes / len(loads)) * len(loads)
   assert len(loads) == (4 if rows >= 16 * lanes and beside <= 8 else 1)
+
+
+def test_threads_are_neighbours_in_what_most_elements_are_of():
+  """Numbers of rows are contiguous along the other loop; however many there are, they are few beside a matrix."""
+  n, i, j = 256, loop(256, 0), loop(256, 1)
+  matrix, rows = normal(n, n), [normal(n) for _ in range(5)]
+  value = load(1, matrix, dot((i, n), (j, 1)))
+  for slot, x in enumerate(rows, 2):
+    value = op(Ops.ADD, value, load(slot, x, i))
+  linear = lower_kernel(sink(store(dot((i, n), (j, 1)), value, i, j, size=n * n)), GRID)
+  where = next(u.src[0] for u in linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX)
+  (threads,) = (u for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  assert affine(where.src[1], {}).terms[threads] == 1
 
 
 def test_a_lane_that_reads_a_wrong_register_is_seen():
