@@ -240,12 +240,15 @@ def compile_only(given: Any) -> int:
     for section in given.section or all_work(given.quick):
       for work in all_work(given.quick)[section]:
         args = [gpu_model.empty(*s, dtype=work.kind_of(i)) for i, s in enumerate(work.shapes)]
+        first = len(verdicts)
         for ast in gpu_model.kernels_of(lambda work=work, args=args: work.step(*args)):
           verdicts.append(v := gpu_model.judge(work.name, ast, given.arch))
           print(
             json.dumps({"what": v.name, "registers": v.registers, "share": round(v.share, 2), "bound": v.bound}),
             flush=True,
           )
+        if ms := 1e3 * sum(v.seconds for v in verdicts[first:]):  # else its kernels are those of one before
+          print(json.dumps({"what": work.name, "kernels": len(verdicts) - first, "ms": round(ms, 4)}), flush=True)
   print()
   for v in sorted(verdicts, key=lambda v: v.share)[:WORST]:
     print(f"{v.name:36s} {v.registers:4d} registers, {v.groups}x{v.warps} warps  {v.bound:>10s} {v.share:.2f}")
