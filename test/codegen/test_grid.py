@@ -16,6 +16,7 @@ from test_random_kernels import Case
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics import gpu as grid_plan
 from tinygrad.device import Device, Target
+from tinygrad.device.cores import SwizzledTile
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
@@ -185,19 +186,26 @@ class Thread:
     yield u.op.name
 
   def late_product(self, u: UOp, lane: int) -> Iterator[str]:
-    """One whose operands lie in the group's memory: they are read when the next product is begun, or the results are
-    waited for, and not before."""
-    given, gained = tuple(self.values[s][0][0] for s in u.src[1:]), np.zeros(u.arg.d.length)
+    """One whose operands lie in the group's memory, or A in registers: they are read when the next product is begun, or
+    the results are waited for, and not before."""
+    self.group.given[self.thread], gained = tuple(self.values[s] for s in u.src[1:]), np.zeros(u.arg.d.length)
     yield u.op.name
     if self.products:
-      core, (a, b), memories = self.products.pop()
+      core, lanes, memories = self.products.pop()
+      a, b = lanes[lane]
+      held = None if isinstance(core.a, SwizzledTile) else core.a.places()
       for r in range(core.d.length):
         row, column = core.d.at(lane, r)
         for k in range(core.k):
-          x = self.read(memories[0], a + core.a.place(row, k, core.k))
-          gained[r] += float(x) * float(self.read(memories[1], b + core.b.place(column, k, core.k)))
-    if given:
-      self.products.append((u.arg, given, [s.src[0] for s in u.src[1:]]))
+          if held is None:
+            x = self.read(memories[0], a[0][0] + core.a.place(row, k, core.k))
+          else:
+            x = lanes[held[row, k][0]][0][held[row, k][1]]
+          gained[r] += float(x) * float(self.read(memories[1], b[0][0] + core.b.place(column, k, core.k)))
+    if u.src[1:]:
+      first = self.thread - lane
+      lanes = [self.group.given[first + i] for i in range(u.arg.lanes)]
+      self.products.append((u.arg, lanes, [s.src[0] if s.op is Ops.INDEX else None for s in u.src[1:]]))
     self.values[u] = tuple(np.asarray(self.lanes(u.src[0])) + gained)
     yield u.op.name
 

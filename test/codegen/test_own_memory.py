@@ -11,13 +11,14 @@ from test_grid import Race
 from test_group_rows import ON_CORES, kernels_of, run, weighted, whole  # noqa: F401 a fixture
 
 from extra import gpu_model
-from tinygrad.codegen import linearize, lower, lower_kernel
+from tinygrad.codegen import linearize, lower, lower_kernel, nests
 from tinygrad.device import Target
-from tinygrad.device.cores import F16
+from tinygrad.device.cores import EIGHT_ROWS, F16
 from tinygrad.dtype import dtypes
 from tinygrad.numerics import own_memory
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
+from tinygrad.uop.spec import SpecError
 
 WARPS = replace(ON_CORES, warp=32)
 LANES, THREADS = (UOp.new(Ops.RANGE, dtypes.index, (index(n),), (i, AxisKind.LOCAL)) for i, n in enumerate((4, 8)))
@@ -137,10 +138,30 @@ def test_the_machine_code_of_attention(arch, width, tmp_path):
   names = Counter[str]()
   for name, n in code.names.items():
     names[name.partition(".")[0]] += n
-  assert code.local == 0 and names["HMMA"] == width and 2 * names["LDSM"] == width
-  assert has(code, "LDSM", ".MT88.4") and has(code, "LDGSTS", ".128") and names["STS"] == 0
+  if arch == "sm_90a":  # scores of 64 keys in steps of 16 along the width; then of 16 keys, all columns at once
+    assert names["HGMMA"] == width // 16 + 4 and names["HMMA"] == names["LDSM"] == 0
+  else:
+    assert names["HMMA"] == width and 2 * names["LDSM"] == width and has(code, "LDSM", ".MT88.4")
+  assert code.local == 0 and has(code, "LDGSTS", ".128") and names["STS"] == 0
   # weights are computed once, those of a block of keys; more are the factors by which sums grow
   assert names["MUFU"] <= 64 * 16 // 32 + 8 and names["BAR"] <= 6
+
+
+def test_tiles_begin_evenly_behind_statistics_of_rows(monkeypatch):
+  """Of the keys' gradient statistics of queries are copied, too, between its tiles."""
+  target = gpu_model.target_of(gpu_model.GPUS["sm_90a"])
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    *_, kernel, _ = gpu_model.kernels_of(lambda: gpu_model.trained(4096, 64))
+  linear = lower_kernel(kernel, target)
+  tiles = {s.src[0] for u in linear if u.op is Ops.MMA for s in u.src if s.op is Ops.INDEX}
+  assert len(tiles) == 3 and all(u.arg[0] % EIGHT_ROWS == 0 for u in tiles)
+  statistics = {u for u in linear if u.op is Ops.SCRATCH and not own_memory.is_own(u)} - tiles
+  assert any(u.arg[2] % EIGHT_ROWS for u in statistics)
+  for module in (nests, lower):
+    with monkeypatch.context() as patch:
+      patch.setattr(module, "EIGHT_ROWS", 1)
+      with pytest.raises(SpecError, match="tiles begin evenly"):
+        lower_kernel(kernel, target)
 
 
 def test_the_layout_of_weights_is_that_of_an_operand():

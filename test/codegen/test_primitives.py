@@ -28,6 +28,7 @@ from tinygrad.codegen.lower import passes
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room, ScheduleStep, Staged
 from tinygrad.codegen.primitives import IllegalStep, rebind, split, stage
 from tinygrad.device import Device, Target
+from tinygrad.device.cores import SwizzledTile
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
@@ -159,25 +160,20 @@ class Machine:
     (thread,) = {r for r in lane.toposort() if r.op is Ops.RANGE}
     here = self.value(lane, env, memo)
     row, column = core.d.at(here, self.value(element, env, memo))
-    if core.late:  # from where both begin
-      places = [(x.src[0], side, tile) for x, side, tile in ((a, row, core.a), (b, column, core.b))]
-      total = np.float64(0)
-      for k in range(core.k):
-        x, y = (
-          np.float64(self.memory(at.src[0], env)[self.place(at, env, memo) + tile.place(side, k, core.k)])
-          for at, side, tile in places
-        )
-        total += x * y
-      return kind_of(u.dtype)(total)
-    loops = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
-    of_a, of_b, total = core.a.places(), core.b.places(), np.float64(0)
+    loops, total = (u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]), np.float64(0)
+    of_a, of_b = (None if isinstance(x, SwizzledTile) else x.places() for x in (core.a, core.b))
+
+    def operand(x: UOp, held, side: int, k: int, own, found):
+      if found is None:  # from where it begins
+        return self.memory(x.src[0].src[0], env)[self.place(x.src[0], env, memo) + held.place(side, k, core.k)]
+      where, register = found
+      digits = dict(zip(own, np.unravel_index(register, [int(r.src[0].arg) for r in own])))
+      there = {**env, thread: env[thread] - here + where, **{r: int(n) for r, n in digits.items()}}
+      return self.value(x, there, {})
+
     for k in range(core.k):
-      product = np.float64(1)
-      for x, own, (where, register) in zip((a, b), loops, (of_a[row, k], of_b[k, column])):
-        digits = dict(zip(own, np.unravel_index(register, [int(r.src[0].arg) for r in own])))
-        there = {**env, thread: env[thread] - here + where, **{r: int(n) for r, n in digits.items()}}
-        product *= np.float64(self.value(x, there, {}))
-      total += product
+      x = operand(a, core.a, row, k, loops[0], of_a and of_a[row, k])
+      total += np.float64(x) * np.float64(operand(b, core.b, column, k, loops[1], of_b and of_b[k, column]))
     return kind_of(u.dtype)(total)
 
   def fold(self, u: UOp, env: Env):

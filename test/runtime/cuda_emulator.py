@@ -180,14 +180,23 @@ def of_core(found: re.Match[str]) -> str:
 
 
 def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
-  """A core's functions whose operands are in the group's memory: each product reads when the next has begun, or the
-  results are waited for."""
-  d = [f"d{i}" for i in range(core.d.length)]
-  if "const void* a" not in found[2]:
-    return f"static inline void {found[1]}({found[2]}) {{ {found[1]}({', '.join(d)}, nullptr, nullptr); }}"
+  """A core's functions whose operands are in the group's memory, or A in registers: each product reads when the next
+  has begun, or the results are waited for."""
+  d, words = [f"d{i}" for i in range(core.d.length)], re.findall(r"unsigned (\w+)", found[2])
+  pointers = "const void* a" in found[2]
+  if "const void* b" not in found[2]:
+    nothing = (
+      ["nullptr", "nullptr"]
+      if isinstance(core.a, cores.SwizzledTile)
+      else ["0"] * (core.a.length // core.word) + ["nullptr"]
+    )
+    nothing.append("1")
+    return f"static inline void {found[1]}({found[2]}) {{ {found[1]}({', '.join(d + nothing)}); }}"
   kind = (dtypes.bfloat16, dtypes.float16).index(core.operand)
   places = [
     ", ".join(str(tile.place(i, k, core.k)) for i in range(n) for k in range(core.k))
+    if isinstance(tile, cores.SwizzledTile)
+    else ", ".join(str(lane * tile.length + r) for _, (lane, r) in sorted(tile.places().items()))
     for tile, n in ((core.a, core.m), (core.b, core.n))
   ]
   of_lane = ", ".join(
@@ -197,10 +206,11 @@ def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
   static const int of_a[] = {{{places[0]}}}, of_b[] = {{{places[1]}}};
   static const int element[][2] = {{{of_lane}}};
   static const void* late[1024][2];
+  static unsigned held[1024][{max(len(words), 1)}];
   __syncthreads();
   float* d[] = {{{", ".join("&" + x for x in d)}}};
   const char *x = (const char*)late[me][0], *y = (const char*)late[me][1];
-  for (int r = 0; x && r < {len(d)}; r++) {{
+  for (int r = 0; y && r < {len(d)}; r++) {{
     const int *at = element[me % {core.lanes} * {len(d)} + r], row = at[0], column = at[1];
     double sum = *d[r];
     for (int k = 0; k < {core.k}; k++)
@@ -208,7 +218,11 @@ def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
            * value((const unsigned*)(y + 2 * of_b[column * {core.k} + k]), 0, {kind});
     *d[r] = sum;
   }}
-  late[me][0] = a; late[me][1] = b;
+  for (int r = 0; !more && r < {len(d)}; r++) *d[r] = 0;
+  __syncthreads();
+  unsigned mine[] = {{{", ".join(words) or "0"}}};
+  memcpy(held[me], mine, sizeof mine);
+  late[me][0] = {"a" if pointers else f"held[me / {core.lanes} * {core.lanes}]"}; late[me][1] = b;
   __syncthreads();
 }}"""
 

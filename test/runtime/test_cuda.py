@@ -807,6 +807,26 @@ def test_nor_do_those_of_lengths_that_no_block_divides(module, lazy, length, wid
   assert kernels == 4 and nbytes < 2 * 3 * 3 * length * 4
 
 
+@pytest.mark.parametrize(
+  ("kind", "error", "length", "causal"),
+  [("bfloat16", 8e-2, 128, False), ("float16", 1e-2, 192, True), ("float16", 1e-2, 131, False)],
+)
+def test_all_products_of_attention_run_on_cores_of_four_warps(module, lazy, kind, error, length, causal):
+  """Those of its gradients, too: one operand from registers, be it what the product before gave; the other a tile."""
+  before = len(cuda_emulator._compiled)
+  assert attended(kind, error, causal, length, 64, 16)[0] == 4
+  calls = [re.findall(r"^ +mma_(wgmma|m16)", s, re.M) for s in [*cuda_emulator._compiled][before:]]
+  assert [len(x) for x in calls if x] == [4, 10, 6, 4] and {x for some in calls for x in some} == {"wgmma"}
+
+
+def test_gradients_of_wide_heads_on_cores_of_four_warps(module, lazy):
+  """In the queries' gradient blocks have 32 keys."""
+  before = len(cuda_emulator._compiled)
+  assert attended("float16", 1e-2, True, 256, 128, 4)[0] == 4
+  calls = [re.findall(r"^ +mma_(wgmma|m16)", s, re.M) for s in [*cuda_emulator._compiled][before:]]
+  assert [len(x) for x in calls if x] == [5, 14, 8, 5] and {x for some in calls for x in some} == {"wgmma"}
+
+
 def test_those_of_wide_heads_in_shorter_blocks(module, lazy):
   assert attended("bfloat16", 1e-1, False, 520, 256, 1)[0] == 4
 

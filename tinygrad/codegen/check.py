@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
@@ -47,7 +48,8 @@ def _fault(u: UOp) -> str | None:
 def _has_fragments(u: UOp) -> bool:
   core, found = u.arg, tuple(s.dtype for s in u.src)
   want = (core.result.vec(core.d.length), core.operand.vec(core.a.length), core.operand.vec(core.b.length))
-  return u.dtype is want[0] and found in (want, want[: core.late])
+  evenly = all(s.src[0].arg[0] % EIGHT_ROWS == 0 for s in u.src[1:] if s.op is Ops.INDEX)
+  return evenly and u.dtype is want[0] and found in (want, want[: core.late])
 
 
 def _is_of(where: UOp, dtype: DType) -> bool:
@@ -72,5 +74,5 @@ _RULES: dict[Ops, dict[str, Callable[[UOp], bool]]] = {
     "words are added to a number of the result's type":
       lambda u: {s.dtype for s in u.src[1:]} == {dtypes.uint32.vec(u.dtype.count)} and u.dtype is u.src[0].dtype,
   },
-  Ops.MMA: {"fragments are as long as its core's": _has_fragments},
+  Ops.MMA: {"fragments are as long as its core's, and tiles begin evenly": _has_fragments},
 }  # fmt: skip

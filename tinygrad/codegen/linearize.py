@@ -20,7 +20,7 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.codegen.primitives.stage import scratch
 from tinygrad.device import Target
-from tinygrad.device.cores import Core
+from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import row_of_eight
@@ -95,7 +95,7 @@ class Linearizer:
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
-    self.fresh = set[UOp]()
+    self.fresh = set[UOp]()  # accumulators whose first term is all they have
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
     stored = [s for stores in effects_of(kernel) for s in stores]
@@ -317,7 +317,7 @@ class Linearizer:
         registers.append([self.register(f, f.dtype.vec(self.lanes(f)), home) for _ in elements])
     sums = Sums(group, elements, registers, home, {})
     loops = self.loops_of(ranges)
-    self.fresh = set[UOp]() if loops else {a for some in registers for a in some}  # their first term is all they have
+    self.fresh = {a for f, some in zip(group, registers) if not loops and f not in self.begins for a in some}
     self.reduction_loops(sums, loops)
     ends = list(group)  # as what each has ended, beside what it is known as
     while rest := self.continued(group[0], ends, around, len(own)):
@@ -350,7 +350,7 @@ class Linearizer:
         v.memo[key] = out, home
 
   def loops_of(self, ranges: Sequence[UOp]) -> list[UOp]:
-    return [r for r in ranges if r.arg[1] not in IN_REGISTERS and r.arg[1] not in THREADS]
+    return [r for r in ranges if r.arg[1] not in (*IN_REGISTERS, *THREADS) and r.src[0] is not index(1)]
 
   def continued(self, first: UOp, ends: Sequence[UOp], around: Sequence[Env], copies: int) -> list[UOp]:
     """The reductions that go on where these have ended, if all do, in loops that they share. `first`: that of the first
@@ -484,8 +484,8 @@ class Linearizer:
     mine = [accumulators[numbers[tuple([e[r] for r in around])]] for e in these]
     of_a, of_b = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
     src = list[UOp]()
-    for value, loops in ((x, of_a), (y, of_b)):
-      if core.late:  # where it lies
+    for value, loops, held in ((x, of_a, core.a), (y, of_b, core.b)):
+      if isinstance(held, SwizzledTile):  # where it lies
         memory, base, *_ = v.reach(value.src[0], here)
         src.append(v.place(value.dtype, 1, memory, base, 0, None))
         continue
@@ -515,7 +515,9 @@ class Linearizer:
 
   def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
     """A core's product for these registers; without operands: all that have been begun have come."""
-    v, old = self.values, [self.values.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
+    v, fresh = self.values, core.late and self.fresh.issuperset(mine)
+    old = [UOp.const(a.dtype, 0) if fresh else v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
+    self.fresh.difference_update(mine)
     whole = v.put(UOp.new(Ops.VECTORIZE, core.result.vec(len(old)), tuple(old)))
     new = v.put(UOp.new(Ops.MMA, whole.dtype, (whole, *src), core))
     for i, a in enumerate(mine):

@@ -18,6 +18,7 @@ from tinygrad.codegen.row_blocks import block_rows, parts_of
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
+from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
@@ -104,9 +105,10 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
 
 def closed_up(kernel: UOp) -> UOp:
   """Local memory without gaps: more groups then have room beside each other."""
-  gap, end, moved = 0, 0, dict[UOp, UOp]()
-  for u in sorted((u for u in kernel.toposort() if u.op is Ops.SCRATCH and not is_own(u)), key=lambda u: int(u.arg[0])):
-    gap, end = gap + max(u.arg[0] - end, 0), max(end, u.arg[0] + u.arg[2])
+  gap, end, moved, nodes = 0, 0, dict[UOp, UOp](), kernel.toposort()
+  unit = EIGHT_ROWS if any(u.op is Ops.MMA and u.arg.late for u in nodes) else 1
+  for u in sorted((u for u in nodes if u.op is Ops.SCRATCH and not is_own(u)), key=lambda u: int(u.arg[0])):
+    gap, end = gap + max(u.arg[0] - end, 0) // unit * unit, max(end, u.arg[0] + u.arg[2])
     moved[u] = u.replace(arg=(u.arg[0] - gap, *u.arg[1:]))
   return substitute(kernel, moved)
 

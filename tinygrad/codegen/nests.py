@@ -15,8 +15,8 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
-from tinygrad.device.cores import Core
-from tinygrad.helpers import prod
+from tinygrad.device.cores import EIGHT_ROWS, Core
+from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -237,7 +237,7 @@ class NestSchedule:
         within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
         turns = free & {*reducing, *self.around}
         panel = replace(panel, stages=self.stages if turns else 1)
-        offset = self.place(panel.nbytes * panel.stages, bool(within) or self.inside(image))
+        offset = self.place(panel, bool(within) or self.inside(image))
         key = turns if spec.order else frozenset((image,))
         together.setdefault(key, []).append(replace(panel, offset=offset))
     for some in together.values():
@@ -262,15 +262,16 @@ class NestSchedule:
     written = any(u.op is Ops.INDEX and u.src[0] in self.room.written for u in below)
     return not self.around or self.around[-1] in below or written
 
-  def place(self, nbytes: int, inside: bool) -> int:
+  def place(self, panel: Panel, inside: bool) -> int:
     """Where in scratch memory there is room. What is filled outside of a loop that nests share stays there for all of
     its iterations, at the end of the memory; panels inside follow one another in time."""
-    size, before = self.room.target.scratch, sum(self.room.outside)
-    if self.taken + nbytes + before > size:
+    nbytes, unit = panel.nbytes * panel.stages, EIGHT_ROWS if panel.tile else 1
+    end, self.taken = self.room.target.scratch - sum(self.room.outside), round_up(self.taken, unit)
+    if self.taken > (last := (end - nbytes) // unit * unit):
       raise IllegalStep(f"{nbytes} bytes do not fit in scratch memory", "stage fewer loops of the operand")
     if not inside:
-      self.room.outside.append(nbytes)
-      return size - before - nbytes
+      self.room.outside.append(end - last)
+      return last
     self.taken += nbytes
     return self.taken - nbytes
 

@@ -47,6 +47,8 @@ class Fragment:
 
 
 WIDTH = 64  # elements of two bytes in a row of a tile
+CHUNK = 8  # of 16 bytes
+EIGHT_ROWS = 1024  # bytes of them, of which the places where tiles begin are multiples
 
 
 def swizzled(row: Any, column: Any, rows: int) -> Any:
@@ -96,7 +98,18 @@ class Core:
   @property
   def late(self) -> bool:
     """Whether a product goes on while the next is prepared: it has come when that has been begun, the last if asked."""
-    return isinstance(self.a, SwizzledTile)
+    return isinstance(self.b, SwizzledTile)
+
+  @property
+  def across(self) -> bool:
+    """Whether a tile's rows go along the other loop: of columns beyond the first it has to be as deep as a product."""
+    return any(isinstance(x, SwizzledTile) and not x.along_k for x in (self.a, self.b))
+
+  def takes(self, copies: Sequence[tuple[bool, int]]) -> bool:
+    """Whether it reads what a group copies, of which each goes along k or not, and in vectors of so many elements: as
+    many tiles, 16 bytes at once. What lanes hold they read from wherever it is."""
+    tiles = [(x.along_k, CHUNK) for x in (self.a, self.b) if isinstance(x, SwizzledTile)]
+    return not tiles or tiles == [*copies]
 
   @property
   def word(self) -> int:
@@ -114,14 +127,22 @@ BF16, F16 = (
 TF32 = Core("m16n8k8.tf32", 16, 8, 8, dtypes.float32, _A32, _B32, _D)  # rounds its operands to 11 bits
 
 
-def warpgroup_core(n: int, operand: DType, along_k: tuple[bool, bool]) -> Core:
-  """Four steps of wgmma, whose four warps have 16 rows of D each, one after the other."""
-  name = f"wgmma.m64n{n}k{WIDTH}.{operand.name}.{''.join('nk'[x] for x in along_k)}"
-  d = Fragment(((4, 16, 0), (8, 1, 0), (4, 0, 2)), ((n // 8, 0, 8), (2, 8, 0), (2, 0, 1)))
-  return Core(name, 64, n, WIDTH, operand, SwizzledTile(along_k[0]), SwizzledTile(along_k[1]), d, lanes=128)
+_WARPS = (4, 16, 0), *_D.lanes  # have 16 rows each, one after the other
 
 
-_ways = itertools.product((256, 128, 64), (dtypes.bfloat16, dtypes.float16), itertools.product((True, False), repeat=2))
+def warpgroup_core(k: int, n: int, operand: DType, a: str, b: str) -> Core:
+  """Steps of wgmma. `a`, `b`: how the operands lie, in tiles along k or n, or (A) in registers."""
+  held, tiles = Fragment(_WARPS, ((k // 16, 0, 16), *_A16.registers)), {x: SwizzledTile(x == "k") for x in "kn"}
+  d = Fragment(_WARPS, ((n // 8, 0, 8), *_D.registers))
+  return Core(f"wgmma.m64n{n}k{k}.{operand.name}.{a}{b}", 64, n, k, operand, tiles.get(a, held), tiles[b], d, lanes=128)
+
+
+_halves = (dtypes.bfloat16, dtypes.float16)
+_ways = (
+  *itertools.product((WIDTH,), (256, 128, 64), _halves, "kn", "kn"),
+  *itertools.product((WIDTH,), (256, 128, 64, 32), _halves, "r", "kn"),
+  *itertools.product((WIDTH // 2,), (256, 128, 64), _halves, "r", "n"),
+)
 WARPGROUP = tuple(itertools.starmap(warpgroup_core, _ways))
 
 

@@ -74,4 +74,4 @@ def beginnings(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
   """By what a core sums: what that is added to alone, so that it may begin with it, and both together."""
   users = Counter(s for u in nodes for s in u.src)
   sums = ((u, x, f) for u in nodes if u.op is Ops.ADD for x, f in (u.src, u.src[::-1]) if f.op is Ops.FOLD)
-  return {f: (x, u) for u, x, f in sums if f.src[0].op is Ops.MMA and users[f] == 1 and not f.src[0].arg.late}
+  return {f: (x, u) for u, x, f in sums if f.src[0].op is Ops.MMA and users[f] == 1}

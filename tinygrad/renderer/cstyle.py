@@ -260,10 +260,11 @@ class CRenderer:
     assert self.d.core is not None, core
     self.cores[core] = self.d.core(core)
     self.declare(u, self.lanes(u.src[0]))
-    if core.late:
-      words = [f"&{x}" for s in u.src[1:] for x in self.names[s]]
-    else:
-      words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]
+    words, whole = list[str](), u.src[0]
+    for s in u.src[1:]:
+      words += [f"&{x}" for x in self.names[s]] if s.op is Ops.INDEX else self.words(self.lanes(s), core.operand)
+    if core.late and words:  # to nothing what there is is not added
+      words.append(str(int(any(s.op is not Ops.CONST for s in whole.src))))
     self.line(f"{core_name(core)}({', '.join((*self.names[u], *words))});")
 
   def words(self, xs: Sequence[str], dtype: DType) -> list[str]:

@@ -34,31 +34,40 @@ PUBLISH = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
 
 def wgmma(core: Core) -> str:
-  """PTX's instructions for a core whose operands lie in a group's memory: steps of 16 along k. What says where, the
-  matrix descriptor, counts 16 bytes as one. The function of the results alone waits for them."""
-  kind, n, lines = _TYPES[core.operand], core.d.length, list[str]()
+  """PTX's instructions for a core whose operands lie in a group's memory, or A in registers: steps of 16 along k. What
+  says where, the matrix descriptor, counts 16 bytes as one. The function of the results alone waits for them."""
+  kind, n, lines, steps = _TYPES[core.operand], core.d.length, list[str](), core.k // 16
   d = [f"d{i}" for i in range(n)]
   held = ", ".join(f'"+f"({x})' for x in d)
-  tiles = [x for x in (core.a, core.b) if isinstance(x, SwizzledTile)]
-  for tile, name in zip(tiles, "ab"):
+  tiles = {name: x for name, x in (("a", core.a), ("b", core.b)) if isinstance(x, SwizzledTile)}
+  words = [] if "a" in tiles else [f"a{i}" for i in range(core.a.length // core.word)]
+  of_a, each = [f'"r"({x})' for x in words], len(words) // steps
+  for name, tile in tiles.items():
     blocks, rows = 1 if tile.along_k else core.k * 8, 64  # from WIDTH columns to the next, from eight rows to the next
-    begin = f"((unsigned)__cvta_generic_to_shared({name}) & 0x3ffff) >> 4"
-    lines.append(f"unsigned long long {name}_at = {begin} | {blocks}ull << 16 | {rows}ull << 32 | 1ull << 62;")
-  lines.append(f'asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");')
-  shape, across = f"m{core.m}n{core.n}k16", ", ".join(str(int(not x.along_k)) for x in tiles)
-  registers = ", ".join(f"%{i}" for i in range(n))
-  code = f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{registers}}}, %{n}, %{n + 1}, p, 1, 1, {across};"
-  steps = [2 if x.along_k else 16 * 2 * WIDTH // 16 for x in tiles]
-  for i in range(core.k // 16):
-    ins = ", ".join(f'"l"({x}_at + {i * step})' for x, step in zip("ab", steps))
-    lines.append(f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; {code} }}" : {held} : {ins});')
+    begin = f"(unsigned)__cvta_generic_to_shared({name}) >> 4"
+    lines.append(
+      f"unsigned {name}_at = {begin} | {blocks} << 16; unsigned long long {name}_is = {rows}ull << 32 | 1ull << 62;"
+    )
+  lines.append(f'asm volatile("wgmma.fence.sync.aligned;" : {held} : {", ".join(of_a)} : "memory");')
+  shape, across = f"m{core.m}n{core.n}k16", ", ".join(str(int(not x.along_k)) for x in tiles.values())
+  groups = [f"{{{', '.join(f'%{i}' for i in some)}}}" for some in (range(n), range(n, n + each))]
+  places = [groups[0], *groups[1 : 1 + bool(words)], *(f"%{n + each + i}" for i in range(len(tiles)))]
+  code = f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {', '.join(places)}, p, 1, 1, {across};"
+  for i in range(steps):
+    more = 1 if i else f"%{n + each + len(tiles)}"
+    ins = of_a[i * each : (i + 1) * each] + [
+      f'"l"({x}_is | {x}_at + {i * (2 if tile.along_k else 2 * WIDTH)})' for x, tile in tiles.items()
+    ]
+    ins += ['"r"(more)'] * (not i)
+    lines.append(f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, {more}, 0; {code} }}" : {held} : {", ".join(ins)});')
   lines += [
     f'asm volatile("wgmma.{x}.sync.aligned{y};" ::: "memory");' for x, y in (("commit_group", ""), ("wait_group", " 1"))
   ]
   come = f'  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");\n'
-  parameters = ", ".join(f"float& {x}" for x in d)
+  parameters, given = ", ".join(f"float& {x}" for x in d), [f"unsigned {x}" for x in words]
+  operands = ", ".join([*given, *(f"const void* {x}" for x in tiles), "int more"])
   body, name = "".join(f"  {line}\n" for line in lines), f"static __device__ inline void {core_name(core)}"
-  return f"{name}({parameters}, const void* a, const void* b) {{\n{body}}}\n{name}({parameters}) {{\n{come}}}\n"
+  return f"{name}({parameters}, {operands}) {{\n{body}}}\n{name}({parameters}) {{\n{come}}}\n"
 
 
 def function_of(core: Core) -> str:

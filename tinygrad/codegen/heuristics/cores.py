@@ -14,7 +14,7 @@ from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
-from tinygrad.device.cores import Core, SwizzledTile
+from tinygrad.device.cores import EIGHT_ROWS, Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -25,7 +25,6 @@ LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
 BAND = 16  # blocks of rows over which groups go before the next columns, so that those at work read few of both
-CHUNK = 8  # elements of 16 bytes
 DEPTH = 256  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
 
@@ -69,7 +68,8 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
     if any(s.stored and s.strides.get(m) == 1 for s in stores):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
     how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
-    if (found := how(nest, a, core, (x, y), (m, n, k))) is not None:
+    found = how(nest, a, core, (x, y), (m, n, k))
+    if found is not None and core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
       return found
   return None
 
@@ -84,17 +84,9 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
   block = max(math.gcd(size(m), most[0]), core.m), max(math.gcd(size(n), most[1]), core.m)
   if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
     return None
-  placed = list[Staged]()
-  for x, side, tile in zip(pair, (m, n), (core.a, core.b)):
-    outer, inner = (side, k) if isinstance(tile, SwizzledTile) and tile.along_k else (k, side)
-    loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
-    if any(y.strides.get(inner) != 1 for y in loads) or neighbours(loads, inner, CHUNK) < CHUNK:
-      return None
-    o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
-    placed.append(Staged(staged_number(nest, x), o, i, 0, (i, o), CHUNK, True))
-  nbytes = sum(block) * core.k * core.operand.itemsize
+  placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
   stages = min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k)
-  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), stages) if stages > 1 else None
+  return Product(core, loops, block, (core.m, core.n), core.k, placed, stages) if stages > 1 else None
 
 
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
@@ -102,7 +94,7 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
   while prod(tile) > TILE or (prod(block) // prod(tile) < 4 and prod(tile) > TILE // 4):
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
-  placed, nbytes = staged_operands(nest, a, pair, loops, block, depth)
+  placed, nbytes = staged_operands(nest, a, core, pair, loops, block, depth)
   stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), size(k) // depth), 1)
   return Product(core, loops, block, tile, depth, placed, stages)
 
@@ -110,11 +102,11 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
 def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
   """One of several nests of a group, each of whose warps has some of the rows."""
   (m, n, k), warps = loops, prod(size(r) for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
-  depths = [d for d in range(core.k, min(size(k), DEPTH) + 1, core.k) if size(k) % d == 0]
+  depths = [d for d in range(core.k, min(size(k), core.k if core.across else DEPTH) + 1, core.k) if size(k) % d == 0]
   whole = size(m) == warps * core.m and size(n) % core.n == 0 and m is nest.room.row
-  if core.late or not whole or not depths or {m, n} != {*nest.parallel}:
+  if not whole or not depths or {m, n} != {*nest.parallel}:
     return None
-  placed, nbytes = staged_operands(nest, a, pair, loops, (size(m), size(n)), depths[-1])
+  placed, nbytes = staged_operands(nest, a, core, pair, loops, (size(m), size(n)), depths[-1])
   stages = 1 + (depths[-1] == size(k) and nest.around != ())
   if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages > nest.room.target.scratch:
     return None
@@ -159,11 +151,11 @@ def staged_number(nest: NestSchedule, narrow: UOp) -> int:
 
 
 def staged_operands(
-  nest: NestSchedule, a: Analysis, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
+  nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
 ) -> tuple[tuple[Staged, ...], int]:
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
-  placed, nbytes, (m, n, k), itemsize = list[Staged](), 0, loops, pair[0].dtype.itemsize
-  for x, side, extent in zip(pair, (m, n), block):
+  placed, nbytes, (m, n, k), itemsize = list[Staged](), EIGHT_ROWS * core.late, loops, pair[0].dtype.itemsize
+  for x, side, extent, held in zip(pair, (m, n), block, (core.a, core.b)):
     # rows of a member are each a warp's alone: it keeps what is the same in all iterations that nests share
     kept = nest.grid and side is m and {*nest.around}.isdisjoint(x.toposort())
     if kept or any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
@@ -171,11 +163,12 @@ def staged_operands(
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
     inner = side if any(y.strides.get(side) == 1 for y in loads) else k
     outer = k if inner is side else side
-    row = extent + 8 if inner is side else depth + 16 // itemsize
+    tile = isinstance(held, SwizzledTile)
+    row = extent + 8 * (not tile) if inner is side else depth + 16 // itemsize * (not tile)
     whole = depth if inner is k else extent if size(side) % extent == 0 else 1
     vector = neighbours(loads, inner, math.gcd(whole, 16 // itemsize))
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
-    placed.append(Staged(staged_number(nest, x), o, i, row, (i, o), vector))
+    placed.append(Staged(staged_number(nest, x), o, i, row, (i, o), vector, tile))
     nbytes += round_up(row * (depth if inner is not k else extent) * itemsize, LINE)
   return tuple(placed), nbytes
 
@@ -200,7 +193,7 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   for name, many in zip((m, n), p.block):
     nest.split(name, many, "clamp")
   nest.split(k, p.depth)
-  nest.pipeline(p.stages, 1 + core.late)
+  nest.pipeline(p.stages, 1 + (core.late and not nest.room.grid))
   if p.operands:
     nest.stage(*p.operands)
   for name, tile, many in ((f"{m}.i", rows, core.m), (f"{n}.i", columns, core.n)):
