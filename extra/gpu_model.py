@@ -114,12 +114,20 @@ PRODUCT = {
   "HGMMA.64x256x": 131072,
   "HGMMA.64x128x": 65536,
   "HGMMA.64x64x": 32768,
+  "HGMMA.64x32x": 16384,
   "HMMA.16816": 4096,
   "HMMA.1688": 2048,
   "FFMA": 64,
   "FADD": 32,
   "FMUL": 32,
 }  # operations of a warp
+
+
+def tiles(name: str) -> int:
+  """Bytes of local memory that a product reads for each of its four warps: B, and A."""
+  found = re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", name)
+  m, n, k = map(int, found.groups()) if found else (0, 0, 0)
+  return 2 * k * (n + m * name.endswith(".SS")) // 4
 
 
 def read_code(text: str) -> Code:
@@ -129,8 +137,10 @@ def read_code(text: str) -> Code:
   for line in text.splitlines():
     if label := re.match(r"^(\.L_x_\d+):", line):
       labels[label[1]] = len(lines)
-    elif found := re.match(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)(.*)", line):
-      lines.append(found[1])
+    elif found := re.match(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.x]*)(.*)", line):
+      # what no lane does takes its turn and nothing else; a product on tiles says whether A is one, too
+      name = "NOP" if "@!PT" in line else found[1] + ".SS" * bool(re.match(r"\s+R\d+, gdesc", found[2]))
+      lines.append(name)
       target = re.search(r"\((\.L_x_\d+)\)", found[2])
       if found[1].startswith("BRA") and target and target[1] in labels:
         bodies.append((labels[target[1]], len(lines)))
@@ -140,7 +150,7 @@ def read_code(text: str) -> Code:
     wide = (
       next((n for part, n in WIDTHS.items() if part in x and x[:4] != "LDS."), 4) for x in names if x.startswith(LOCAL)
     )
-    return 32 * sum(wide)
+    return 32 * sum(wide) + sum(map(tiles, names))
 
   def stalls(names: list[str]) -> int:
     """Each barrier's, and a load's of what a group copies before it goes on, between two of them."""

@@ -41,6 +41,26 @@ def test_what_goes_through_local_memory_and_waits_is_counted():
   assert ahead.stalls == gpu_model.BARRIER and ahead.shared == 32 * 16
 
 
+@pytest.mark.parametrize(
+  ("operands", "nbytes"), [("R24, R88, gdesc[UR8], R24", 2 * 16 * 64), ("R24, gdesc[UR8], R24", 2 * 16 * 128)]
+)
+def test_what_a_product_of_four_warps_reads_of_tiles_is_counted(operands, nbytes):
+  """By each of the warps a quarter; what no lane does reads nothing."""
+  lines = (f"HGMMA.64x64x16.F32.BF16 {operands}, gsb0 ;", "@!PT LDS RZ, [RZ] ;")
+  listed = "\n".join([".L_x_1:", *(f"        /*004{i}*/                   {x}" for i, x in enumerate(lines))])
+  found = gpu_model.read_code(LISTING.replace(".L_x_1:", listed).replace("HMMA", "IMMA"))
+  assert found.operations == 2 * 64 * 64 * 16 // 4 and found.shared == nbytes // 4 and found.instructions == 5
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("width", [64, 128])
+def test_attention_reaches_most_of_what_hopper_has(width):
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    q, k, v = (gpu_model.empty(8, 16, 4096, width, dtype=dtypes.bfloat16) for _ in range(3))
+    (kernel,) = gpu_model.kernels_of(lambda: q.scaled_dot_product_attention(k, v))
+  assert gpu_model.judge("attention", kernel, "sm_90a").share >= 0.6
+
+
 def test_without_nvdisasm_the_error_says_what_to_install(monkeypatch):
   monkeypatch.setattr(gpu_model.sys, "path", [])
   monkeypatch.setenv("PATH", "")
@@ -116,7 +136,8 @@ def test_attention_is_one_kernel_on_cores_without_spills(kind, arch, tmp_path):
   with gpu_model.as_null(gpu_model.GPUS[arch]):
     (ast,) = gpu_model.kernels_of(lambda: gpu_model.attention(kind))
   code = machine_code(ast, arch, tmp_path)
-  assert has(code, "HMMA.16816.F32.BF16" if kind is dtypes.bfloat16 else "HMMA.16816.F32")
+  product = "HGMMA.64x64x16.F32" if arch == "sm_90a" else "HMMA.16816.F32"
+  assert has(code, product + ".BF16" * (kind is dtypes.bfloat16)) and not (arch == "sm_90a" and has(code, "HMMA"))
   assert code.local == 0 and has(code, "LDG", ".128") and has(code, "SHFL.BFLY")
   assert code.shared < 80 << 10  # two groups on a multiprocessor
-  assert gpu_model.judge("attention", ast, arch).share > 0.12
+  assert gpu_model.judge("attention", ast, arch).share >= 0.6
