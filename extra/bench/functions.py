@@ -94,6 +94,10 @@ DIMS: dict[str, tuple[str, ...]] = {
   "index_rows": ("int64<1000 20000, 1000x64", "b[a]"),
   "conv3d": ("1x8x16x32x32, 16x8x3x3x3", "a.conv2d(b,padding=1)", "F.conv3d(a,b,padding=1)"),
   "conv_dw7": ("4x64x32x32, 64x1x7x7", "a.conv2d(b,padding=3,groups=64)", "F.conv2d(a,b,padding=3,groups=64)"),
+  "conv_dw3": ("4x64x56x56, 64x1x3x3", "a.conv2d(b,padding=1,groups=64)", "F.conv2d(a,b,padding=1,groups=64)"),
+  "conv_dw31": ("1x64x56x56, 64x1x31x31", "a.conv2d(b,padding=15,groups=64)", "F.conv2d(a,b,padding=15,groups=64)"),
+  "maxpool_5_s1": ("4x64x28x28", "a.max_pool2d((5,5),stride=1,padding=2)", "F.max_pool2d(a,5,1,2)"),
+  "avgpool_3_s1": ("8x64x56x56", "a.avg_pool2d((3,3),stride=1,padding=1)", "F.avg_pool2d(a,3,1,1)"),
   "conv_dw3_s2": (
     "4x64x56x56, 64x1x3x3",
     "a.conv2d(b,padding=1,stride=2,groups=64)",

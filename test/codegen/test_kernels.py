@@ -397,6 +397,36 @@ def test_pooling_windows_are_written_out(window):
   assert not any(u.op is Ops.ACC for u in lower_kernel(ast, WIDE))
 
 
+def sliding(rows, stride, kernel=7):
+  """A window over two dims of each of six images, with weights of its own for each: nothing else reads them again."""
+  width = 40
+  height = (rows - 1) * stride + kernel
+  x, w = normal(6, height, width), normal(6, kernel, 5)
+  b, i, j, k, m = loop(6, 0), loop(rows, 1), loop(width - 4, 2), reduce(kernel, 3), reduce(5, 4)
+  image = load(1, x, dot((b, height * width), (i, stride * width), (k, width), (j, 1), (m, 1)))
+  value = fold(Ops.ADD, op(Ops.MUL, image, load(2, w, dot((b, kernel * 5), (k, 5), (m, 1)))), k, m)
+  where = dot((b, rows * (width - 4)), (i, width - 4), (j, 1))
+  return sink(store(where, value, b, i, j, size=6 * rows * (width - 4))), [x, w]
+
+
+SLIDING = [(24, 1, 7), (24, 2, 7), (7, 1, 3), (9, 1, 12), (24, 1, 15)]  # the last in two parts
+
+
+@pytest.mark.parametrize(("rows", "stride", "kernel"), SLIDING)
+def test_a_window_that_slides_is_read_once_for_several_rows(rows, stride, kernel, monkeypatch):
+  ast, arrays = sliding(rows, stride, kernel)
+  check(ast, arrays)
+  linear = lower_kernel(ast, WIDE)
+  loads = [u.src[0].src[0] for u in linear if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX]
+  products = sum(u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 for u in linear)
+  assert sum(p.arg.slot == 1 for p in loads) <= (0.5 if stride == 1 else 0.7) * products
+  assert sum(u.op is Ops.ACC for u in linear) <= 32  # rows, not rows times steps
+  got = run(ast, arrays)
+  for target in (Target("narrow", 16, 16, scratch=1 << 16), Target("few", 32, 5, scratch=1 << 16)):
+    monkeypatch.setattr(Device["CPU"], "target", target)  # sums have one order, whatever is in registers
+    np.testing.assert_array_equal(run(ast, arrays), got)
+
+
 @pytest.mark.parametrize("layouts", [("mk", "kn"), ("km", "kn")])
 def test_a_long_reduction_runs_in_blocks_of_its_outer_range(layouts):
   ast, arrays = matmul(100, 50, 20011, *layouts)

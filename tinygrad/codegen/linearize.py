@@ -461,13 +461,21 @@ class Linearizer:
     of_own = sorted(
       range(len(sums.elements)), key=lambda i: tuple(sums.elements[i][1].values())
     )  # the elements of a copy together
-    for i in of_own:
+    chains = [self.chain(f) for f in sums.group]
+    for n, i in itertools.product(range(max(map(len, chains))), of_own):
       here = {**sums.elements[i][0], **sums.elements[i][1]}
-      for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
+      for f, accumulators, chain in zip(sums.group, sums.accumulators, chains, strict=True):
         if f.src[0].op is Ops.MMA:
           self.multiply(f.src[0], here, sums, accumulators)
-        elif (found := self.term(f, here)) is not None:
+        elif n < len(chain) and (found := self.term(chain[n][0], {**here, **chain[n][1]})) is not None:
           self.accumulate(accumulators[i], *found)
+
+  def chain(self, f: UOp) -> list[tuple[UOp, Env]]:
+    """What a step of `f` adds, one after the other: of a reduction by the same op, in registers, each of its copies."""
+    x = f.src[0]
+    if x.op is Ops.FOLD and x.arg is f.arg and all(r.arg[1] is AxisKind.UPCAST for r in x.src[1:]):
+      return [(x, env) for env in self.environments(x.src[1:])]
+    return [(f, {})]
 
   def multiply(self, u: UOp, here: Env, sums: Sums, accumulators: Sequence[UOp]) -> None:
     """One product of a core for all the elements of its result that a lane holds, with the first of them."""

@@ -99,6 +99,7 @@ class Nest:
     ranges, most, new = self.a.parallel, max(self.target.vector_bytes // self.a.itemsize, 1), want()
     v = [*ranges, None][new["vector"]]
     tiles = {r: Tile(new[f"copies{i}"], lanes_for(r, most) if r is v else 1) for i, r in enumerate(ranges)}
+    tiles |= {r: t for r, t in self.plan.tiles.items() if r in self.over}
     self.plan = complete(self.nest, self.stages, v, tiles)
     new = want()
     self.plan = plan = replace(self.plan, order=tuple(ranges[i] for i in new["order"]))

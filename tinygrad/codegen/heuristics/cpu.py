@@ -9,11 +9,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import (
   MAX_ROWS,
   OPERATION,
   TURN,
+  Access,
   Analysis,
   Item,
   efficiency,
@@ -32,8 +34,10 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-ACCUMULATORS = 8  # that hide the latency of an addition
 EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
+ACCUMULATORS = 8  # that hide the latency of an addition
+TOGETHER = 128  # steps of a reduction, over all of its tile, that are written out where what it reads slides
+LONGEST = 12  # of them, all that there are
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
 PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
@@ -141,6 +145,8 @@ def realise(nest: NestSchedule, plan: NestPlan) -> None:
     if tile.size > 1 and names[order[-1]] in nest.names:
       nest.split(names[order[-1]], tile.size)
       in_registers(nest, names[order[-1]], tile)
+      if order[-1] in plan.tiles:
+        nest.chain(f"{names[order[-1]]}.i", f"{names[order[-1]]}.t")
   for r in tiled:
     in_registers(nest, names[r], plan.tiles[r])
   nest.write_out()
@@ -243,6 +249,32 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   return length
 
 
+class Window(NamedTuple):
+  """A loop of a reduction, `over`, along which what is read slides as along the parallel loop `along`: with `steps` of
+  it at once, copies of that read most of it once."""
+
+  over: UOp
+  along: UOp
+  steps: int
+
+  def part(self, x: Access, copies: int) -> float:
+    """Of what so many copies read in all steps, that which is not the same."""
+    return (
+      x.different(self.along, copies, self.over, self.steps) / (copies if self.along in x.strides else 1) / self.steps
+    )
+
+
+def windows_of(item: Item, parallel: Sequence[UOp]) -> list[Window]:
+  """Those over the first loop that has one, of what hardly any other loop reads again."""
+  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < STAGE_REUSE]
+  for k in filter(static, item.over):
+    n = size(k) if size(k) <= LONGEST else MAX_ROWS
+    slides = [(x, r) for x in reads for r in parallel if x.strides.get(k) and x.strides.get(r)]
+    if along := dict.fromkeys(r for x, r in slides if x.different(r, 2, k, n) < 2 * n):
+      return [Window(k, r, n) for r in along]
+  return []
+
+
 def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
   """Without a reduction: a few vectors at a time; where nothing is contiguous, one cache line of what is read
   across."""
@@ -266,7 +298,7 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
 
 def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
-  registers."""
+  registers; and of a loop of the reduction along which an operand slides, so many steps at once."""
   lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and size(r) > 1]
@@ -279,33 +311,38 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
     free = others[:1]
   best: tuple[float, Tiles] = (math.inf, {})
-  pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
   own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes <= size(v)]
   # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
-  steps = [(min(x.cost(lane, lanes), 2.0), x.strides) for x in item.accesses]
-  for mine in (1, *own):
-    for pair in pairs:
-      for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
-        tile = mine * prod(counts)
-        if tile > min(target.vector_registers, most_copies):
-          continue
-        loads, vectors = 0.0, 0
-        for step, strides in steps:
-          copies = prod(c for r, c in zip(pair, counts, strict=True) if r in strides) * (mine if v in strides else 1)
-          loads += copies * step
-          vectors = max(vectors, min(copies, mine if v in strides else 1))
-        if tile + vectors + 1 > target.vector_registers:
-          continue
-        cost = (loads + tile * max(item.operations, 1)) / tile
-        cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
-        for r, c in zip(pair, counts, strict=True):
-          cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
-        if v is not None and mine > 1:
-          cost /= efficiency(size(v), mine * lanes)
-        if cost < best[0] * 0.999:
-          best = (cost, {r: Tile(c) for r, c in zip(pair, counts, strict=True)})
-          if v is not None and v in item.ranges:
-            best[1][v] = Tile(mine, lanes)
+  steps = [(min(x.cost(lane, lanes), 2.0), x) for x in item.accesses]
+  pairs: list[tuple[Window | None, Ranges]] = [(None, ()), *((None, (r,)) for r in free)]
+  pairs += [(None, pair) for pair in itertools.combinations(free, 2)]
+  if windows := windows_of(item, others):  # all processors take the same steps, in one order
+    pairs = [(w, (w.along, *pair)) for w in windows for pair in ((), *((r,) for r in free)) if w.along not in pair]
+  for mine, (window, pair) in itertools.product((1, *own), pairs):
+    for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
+      copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
+      if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
+        continue
+      loads, vectors = 0.0, 0
+      for step, x in steps:
+        held = mine if v in x.strides else 1
+        count = held * prod(c for r, c in copies.items() if r in x.strides)
+        loads += step * (count if window is None else count * window.part(x, counts[0]))
+        vectors = max(vectors, held if window is None or window.along not in x.strides else count)
+      if tile + vectors + 1 > target.vector_registers:
+        continue
+      cost = loads / tile + max(item.operations, 1)
+      cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
+      for r, c in copies.items():
+        cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
+      if v is not None and mine > 1:
+        cost /= efficiency(size(v), mine * lanes)
+      if cost < best[0] * 0.999:
+        best = (cost, {r: Tile(c) for r, c in copies.items()})
+        if window is not None:
+          best[1][window.over] = Tile(window.steps)
+        if v is not None and v in item.ranges:
+          best[1][v] = Tile(mine, lanes)
   return best[1]
 
 
@@ -313,6 +350,8 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
   """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and
   accumulators."""
   ranges = item.over
+  if (k := next((r for r in ranges if r in tiles), None)) is not None:  # of which several steps are taken at once
+    return (*(r for r in ranges if r is not k), k), tiles[k]
   held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
   wanted = max(ACCUMULATORS // max(held, 1), 1)
   if v is not None and v in item.ranges:
