@@ -143,6 +143,21 @@ def test_newton_schulz_orthogonalises():
   np.testing.assert_allclose(q.T @ q, np.eye(3), atol=1e-3)
 
 
+@pytest.mark.parametrize("mode,shift", [("nearest", 0.0), ("nearest-exact", 0.5)])
+def test_the_nearest_of_whole_times_is_a_repeat(mode, shift):
+  for times in range(2, 60):  # of some the product with float32(1 / times) is less than the whole number
+    x, place = normal(0, (3,)), np.arange(3 * times, dtype=np.float32)
+    want = x[np.floor((place + np.float32(shift)) * np.float32(1 / times)).astype(int)]
+    np.testing.assert_array_equal(Tensor(x).interpolate((3 * times,), mode).numpy(), want, err_msg=f"{times}")
+  x = Tensor(normal(1, (2, 3, 5))).realize()
+  y = x.interpolate((6, 20), mode)
+  assert Ops.GATHER not in {u.op for u in y.uop.toposort()}
+  GlobalCounters.reset()
+  dx = (y * y).sum().gradient(x)[0].realize()
+  assert GlobalCounters.kernel_count == 1
+  close(dx, 2 * 8 * x.numpy(), 1e-5)
+
+
 ERRORS = [
   (lambda: Tensor.ones(2, 3) @ Tensor.ones(2, 3), ValueError,
    r"dot: the last dim of operand 0(.|\n)*float32\[2, 3\](.|\n)*fix: transpose"),

@@ -17,6 +17,7 @@ from tinygrad.mixin.linalg import Linalg, contract
 
 Ints = int | Sequence[int]
 Reduction = Literal["mean", "sum", "none"]
+REPEATED = 40  # times up to which i * float32(1 / times), as the nearest is found, is never less than the whole number
 
 
 def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
@@ -320,6 +321,9 @@ class NN(Linalg):
     for _, d, new in sorted(dims):  # what grows most comes last, of equals the first: what is left is whole rows
       dim, old = -d, int(self.shape[-d])
       if new == old:
+        continue
+      if mode != "linear" and old and new % old == 0 and new // old <= REPEATED:
+        x = x.repeat_interleave(new // old, dim)
         continue
       place = self.arange(new).float()
       if mode != "linear":
