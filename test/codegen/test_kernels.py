@@ -519,6 +519,20 @@ def test_what_is_read_from_its_end_is_read_in_vectors():
   assert widths(ast, 1) == ({16}, False)
 
 
+@pytest.mark.parametrize("columns", [64, 45, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float64])
+def test_what_is_read_from_its_end_where_there_is_some_is_read_in_vectors(columns, dtype):
+  x, y = normal(30, columns).astype(dtype), normal(30, columns).astype(dtype)
+  i, j = loop(30, 0), loop(columns, 1)
+  last_first = op(Ops.ADD, dot((i, columns), (j, -1)), num(columns - 3))  # two of each row are not there
+  there = op(Ops.CMPLT, j, num(columns - 2))
+  for other in (UOp.const(from_numpy_dtype(x.dtype), 7), load(2, y, dot((i, columns), (j, 1)))):
+    ast = sink(store(dot((i, columns), (j, 1)), load(1, x, last_first, there, other), i, j, size=x.size))
+    check(ast, [x] if other.op is Ops.CONST else [x, y])
+    if columns == 64:
+      assert widths(ast, 1) == ({64 // x.itemsize}, False)
+
+
 def test_vectors_lie_along_the_operand_that_a_reduction_would_read_across():
   a, b = np.zeros(128 * 1000, np.float32), np.zeros(1000 * 1000, np.float32)  # 128 fills its vectors, 1000 does not
   i, j, k = loop(128, 0), loop(1000, 1), reduce(1000, 2)

@@ -439,6 +439,9 @@ class Values:
 
     if (n := len(together)) > 1:
       return self.node(Ops.EXTRACT, u.dtype, (read(base, 1, n),), (nth,))
+    if step == -1 and mask is not None and mask.dtype.count == lanes and max(counts[:2]) == 1:  # from its end, too
+      turned = [x if x is None or x.dtype.count == 1 else self.turned(x) for x in (mask, other)]
+      (mask, other), counts = turned, counts[:2]
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
@@ -500,12 +503,15 @@ class Values:
     """The contiguous vector that begins `shift` elements after base."""
     return read(self.moved(base, shift), 1, *count)
 
+  def turned(self, x: UOp) -> UOp:
+    """Its lanes from the last one to the first."""
+    return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(x.dtype.count - 1, -1, -1)))
+
   def shuffled(self, read: Callable[..., UOp], base: UOp, step: int, lanes: int) -> UOp:
     """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
     reaches beyond the last that is wanted."""
     if step == -1:
-      x = self.at(read, base, 1 - lanes)
-      return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(lanes - 1, -1, -1)))
+      return self.turned(self.at(read, base, 1 - lanes))
     out = self.at(read, base, 0)
     done = list(range(0, lanes, step))  # lanes of `out` that hold wanted elements, in order
     for i in range(1, step):
