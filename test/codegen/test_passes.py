@@ -102,6 +102,19 @@ def test_scatters_are_set_apart():
     assert with_row_memory(ast, target) is ast
 
 
+def test_all_rows_that_updates_go_to_are_one_block():
+  """A block of rows looks at every update: more of them would look at each as often."""
+  open_loops, around = list[UOp](), list[int]()
+  for u in lower_kernel(added_by_index(n=10000), Target("CPU", 64, 32, 1 << 24, shares=True)):
+    if u.op is Ops.RANGE:
+      if u.src[0].op is Ops.CONST and u.src[0].arg == 100:
+        around.append(len(open_loops))
+      open_loops.append(u)
+    elif u.op is Ops.ENDRANGE:
+      open_loops.pop()
+  assert around == [0]
+
+
 def test_stores_are_decomposed_and_limits_stay():
   """Functions of every store are taken apart; conditions of where a loop ends are none of it."""
   ast, (_, j, _) = masked_rows()

@@ -64,8 +64,9 @@ def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
   return False
 
 
-def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
-  """How many rows keep what they touch in the cache, of so many bytes."""
+def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], target: Target) -> int:
+  """How many rows keep what they touch in the cache; of rows to which updates go by index, each block of which goes
+  through all updates, how many there is memory for."""
   touched = dict[UOp, int]()
   for u in indices(stores):
     p, at = u.src[:2]
@@ -73,7 +74,9 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
       mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in at.loops)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
-  return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
+  by_updates = any(by_index(s.src[1], rows) for s in stores)
+  room, most = (target.scratch, target.scratch) if by_updates else (target.cache, MOST)
+  return min(max(room // BLOCK_PARTS // max(sum(touched.values()), 1), least), most)
 
 
 def block_rows(kernel: UOp, target: Target) -> UOp:
@@ -84,7 +87,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     return kernel
   rows, ids = all_rows(stores), LoopIds(kernel)
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
-  left, sizes = rows_a_block(stores, rows, target.cache), dict[UOp, int]()
+  left, sizes = rows_a_block(stores, rows, target), dict[UOp, int]()
   for r in reversed(rows):
     take = min(left, size(r))
     sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
