@@ -6,6 +6,7 @@ from codegen_kernels import dot, elementwise, evaluate, fold, launch, load, loop
 
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel, signature
+from tinygrad.codegen.analysis.accesses import Analysis
 from tinygrad.codegen.expressions import Values
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
@@ -531,6 +532,21 @@ def test_what_is_read_from_its_end_where_there_is_some_is_read_in_vectors(column
     check(ast, [x] if other.op is Ops.CONST else [x, y])
     if columns == 64:
       assert widths(ast, 1) == ({64 // x.itemsize}, False)
+
+
+def test_the_type_of_an_address_counts_where_lanes_have_one_each():
+  table, at = normal(100, 64), RNG.integers(0, 100, (50, 64)).astype(np.int64)
+  i, j = loop(50, 0), loop(64, 1)
+
+  def rows(address):
+    row = op(Ops.CAST, address, dtype=dtypes.index)
+    where = op(Ops.ADD, op(Ops.MUL, row, num(64)), j)
+    ast = sink(store(dot((i, 64), (j, 1)), load(1, table, where), i, j, size=50 * 64))
+    check(ast, [table, at])
+    return Analysis(ast.src, (i, j)).itemsize, widths(ast, 1)
+
+  assert rows(load(2, at, i)) == (4, ({16}, False))
+  assert rows(load(2, at, dot((i, 64), (j, 1)))) == (8, ({1}, False))
 
 
 def test_vectors_lie_along_the_operand_that_a_reduction_would_read_across():
