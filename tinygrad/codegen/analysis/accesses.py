@@ -46,14 +46,6 @@ class Access:
       return GATHER * lanes * self.word
     return 2.0 * step - 1 if step > 0 else 2.0
 
-  def different(self, r: UOp, copies: int, k: UOp, steps: int) -> int:
-    """How many elements so many iterations of r and of k read between them: of a window that slides along r with k
-    hardly more than the iterations of one."""
-    along, slide = self.strides.get(r, 0), self.strides.get(k, 0)
-    if along is None or slide is None:
-      return copies * steps
-    return len({i * along + j * slide for i in range(copies) for j in range(steps)})
-
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
     """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
     registers."""

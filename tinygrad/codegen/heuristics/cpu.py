@@ -259,19 +259,20 @@ class Window(NamedTuple):
 
   def part(self, x: Access, copies: int) -> float:
     """Of what so many copies read in all steps, that which is not the same."""
-    return (
-      x.different(self.along, copies, self.over, self.steps) / (copies if self.along in x.strides else 1) / self.steps
-    )
+    along, over = x.strides.get(self.along, 0), x.strides.get(self.over, 0)
+    if along is None or over is None:
+      return 1.0
+    places = {i * along + j * over for i in range(copies) for j in range(self.steps)}
+    return len(places) / self.steps / (copies if along else 1)
 
 
 def windows_of(item: Item, parallel: Sequence[UOp]) -> list[Window]:
   """Those over the first loop that has one, of what hardly any other loop reads again."""
   reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < STAGE_REUSE]
   for k in filter(static, item.over):
-    n = size(k) if size(k) <= LONGEST else MAX_ROWS
-    slides = [(x, r) for x in reads for r in parallel if x.strides.get(k) and x.strides.get(r)]
-    if along := dict.fromkeys(r for x, r in slides if x.different(r, 2, k, n) < 2 * n):
-      return [Window(k, r, n) for r in along]
+    every = [Window(k, r, size(k) if size(k) <= LONGEST else MAX_ROWS) for r in parallel]
+    if found := [w for w in every if any({*w[:2]} <= x.strides.keys() and w.part(x, 2) < 1 for x in reads)]:
+      return found
   return []
 
 
