@@ -643,6 +643,24 @@ def test_conditions_are_computed_where_they_are_needed():
   np.testing.assert_allclose(run(ast, [x.ravel()]).reshape(32, 8), want, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("code", [Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE])
+@pytest.mark.parametrize(("step", "limit", "kind"), [
+  (1, 70, dtypes.int32), (-3, -8, dtypes.int32), (1 << 20, 70 << 20, dtypes.int32), (1 << 27, 70 << 27, dtypes.index),
+])  # fmt: skip
+def test_numbers_of_lanes_are_compared_as_short_ones_where_they_are(code, step, limit, kind):
+  x = normal(40 * 64)
+  i, j = loop(40, 0), loop(64, 1)
+  there = op(code, dot((i, step), (j, step)), num(limit))
+  ast = sink(
+    store(
+      dot((i, 64), (j, 1)), load(1, x, dot((i, 64), (j, 1)), there, UOp.const(dtypes.float32, 2)), i, j, size=x.size
+    )
+  )
+  check(ast, [x])
+  vectors = {u.src[0].dtype for u in lower_kernel(ast, WIDE) if u.op is code and u.src[0].dtype.count > 1}
+  assert vectors == {kind.vec(16)}
+
+
 def test_of_two_results_of_one_pair_each_is_computed_once():
   """As in a network that sorts: beside each other lie the lesser and the greater of two."""
   x = normal(64, 2, 32)
