@@ -130,7 +130,7 @@ class Analysis:
     along = {r for x in stored for r, step in x.strides.items() if step == 1}  # an address that is one for all lanes
     data = set(UOp.sink(*values).toposort(lambda u: u.op is not Ops.INDEX and u.dtype is not dtypes.index))
     kinds = {u.dtype for u, d in self.deps.items() if u in data or not along.isdisjoint(d)}
-    self.itemsize = max(x.itemsize for x in kinds if x not in (dtypes.index, dtypes.void))
+    self.itemsize = max((x.itemsize for x in kinds if x not in (dtypes.index, dtypes.void)), default=1)
     self.collect(None, values, outer, stored)
 
   def scan(self, root: UOp) -> frozenset[UOp]:
