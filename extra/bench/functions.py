@@ -98,6 +98,7 @@ DIMS: dict[str, tuple[str, ...]] = {
   "conv_dw31": ("1x64x56x56, 64x1x31x31", "a.conv2d(b,padding=15,groups=64)", "F.conv2d(a,b,padding=15,groups=64)"),
   "maxpool_5_s1": ("4x64x28x28", "a.max_pool2d((5,5),stride=1,padding=2)", "F.max_pool2d(a,5,1,2)"),
   "avgpool_3_s1": ("8x64x56x56", "a.avg_pool2d((3,3),stride=1,padding=1)", "F.avg_pool2d(a,3,1,1)"),
+  "conv1d_dw4": ("4x512x2000, 512x1x4", "a.conv2d(b,padding=3,groups=512)", "F.conv1d(a,b,padding=3,groups=512)"),
   "conv_dw3_s2": (
     "4x64x56x56, 64x1x3x3",
     "a.conv2d(b,padding=1,stride=2,groups=64)",
@@ -142,6 +143,25 @@ DIMS: dict[str, tuple[str, ...]] = {
     "8x64x56x56",
     "grad(lambda a:a.avg_pool2d((2,2)).square().sum(),a)",
     "grad(lambda a:F.avg_pool2d(a,2).square().sum(),a)",
+  ),
+  "pad_reflect": ("64x64x56x56", "a.pad((2,2,2,2),mode='reflect')", "F.pad(a,(2,2,2,2),mode='reflect')"),
+  "pad_replicate": ("64x64x56x56", "a.pad((2,2,2,2),mode='replicate')", "F.pad(a,(2,2,2,2),mode='replicate')"),
+  "embedding_bag": ("50000x64, int64<50000 4096x20", "a[b].sum(1)", "F.embedding_bag(b,a,mode='sum')"),
+  "scatter_mean": ("1000x64, int64<1000 20000x64, 20000x64", "a.scatter_reduce(0,b,c,'mean')"),
+  "take_along": ("2000x1000, int64<1000 2000x1000", "a.gather(1,b)"),
+  "cumsum_reversed": ("300x3000", "a.flip(1).cumsum(1).flip(1)"),
+  "std_tall": ("5000x400", "a.std(0)"),
+  "cdist_1": ("500x64, 500x64", "(a.reshape(500,1,64)-b.reshape(1,500,64)).abs().sum(2)", "torch.cdist(a,b,1)"),
+  "double_mm": ("float64 500x500, float64 500x500", "a@b"),
+  "minmax": (
+    "2000x1000",
+    "(a-a.min(1,keepdim=True))/(a.max(1,keepdim=True)-a.min(1,keepdim=True))",
+    "(a-a.amin(1,keepdim=True))/(a.amax(1,keepdim=True)-a.amin(1,keepdim=True))",
+  ),
+  "interpolate_nearest_grad": (
+    "4x32x64x64",
+    "grad(lambda a:a.interpolate((128,128),mode='nearest').square().sum(),a)",
+    "grad(lambda a:F.interpolate(a,(128,128),mode='nearest').square().sum(),a)",
   ),
   "scatter_grad": (
     "1000x1000, int64<1000 1000x500",

@@ -644,9 +644,15 @@ def test_conditions_are_computed_where_they_are_needed():
 
 
 @pytest.mark.parametrize("code", [Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE])
-@pytest.mark.parametrize(("step", "limit", "kind"), [
-  (1, 70, dtypes.int32), (-3, -8, dtypes.int32), (1 << 20, 70 << 20, dtypes.int32), (1 << 27, 70 << 27, dtypes.index),
-])  # fmt: skip
+@pytest.mark.parametrize(
+  ("step", "limit", "kind"),
+  [
+    (1, 70, dtypes.int32),
+    (-3, -8, dtypes.int32),
+    (1 << 20, 70 << 20, dtypes.int32),
+    (1 << 27, 70 << 27, dtypes.index),
+  ],
+)
 def test_numbers_of_lanes_are_compared_as_short_ones_where_they_are(code, step, limit, kind):
   x = normal(40 * 64)
   i, j = loop(40, 0), loop(64, 1)

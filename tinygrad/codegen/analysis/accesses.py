@@ -119,6 +119,7 @@ class Analysis:
     self.own = {*self.parallel, *(r for f in folds_of(stores) for r in f.src[1:])}
     self.reducing: set[UOp] = set()  # what has a FOLD below it, or is one
     self.varies: dict[UOp, frozenset[UOp]] = {}
+    self.itemsize = 1
     self.items: list[Item] = []
     self.collected: set[UOp] = set()  # FOLDs
     self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
@@ -127,10 +128,9 @@ class Analysis:
       self.scan(root)
     outer = frozenset(self.parallel)
     stored = [self.access(s.src[0], s.src[1].dtype.itemsize, True) for s in stores]
-    along = {r for x in stored for r, step in x.strides.items() if step == 1}  # an address that is one for all lanes
-    data = set(UOp.sink(*values).toposort(lambda u: u.op is not Ops.INDEX and u.dtype is not dtypes.index))
-    kinds = {u.dtype for u, d in self.deps.items() if u in data or not along.isdisjoint(d)}
-    self.itemsize = max((x.itemsize for x in kinds if x not in (dtypes.index, dtypes.void)), default=1)
+    # of addresses, the types of those that lanes have one each of; else one is broadcast
+    self.along = {r for x in stored for r, step in x.strides.items() if step == 1}
+    self.data = set(UOp.sink(*values).toposort(lambda u: u.op is not Ops.INDEX and u.dtype is not dtypes.index))
     self.collect(None, values, outer, stored)
 
   def scan(self, root: UOp) -> frozenset[UOp]:
@@ -193,6 +193,8 @@ class Analysis:
       if u in seen:
         continue
       seen.add(u)
+      if u.dtype not in (dtypes.index, dtypes.void) and (u in self.data or not self.along.isdisjoint(self.deps[u])):
+        self.itemsize = max(self.itemsize, u.dtype.itemsize)
       if u.op is Ops.FOLD and is_inlined(u):
         times *= int(prod(size(r) for r in u.src[1:]))
         operations += times
