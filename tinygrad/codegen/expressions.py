@@ -373,6 +373,8 @@ class Values:
 
   def atom(self, u: UOp, env: Env) -> UOp:
     """An integer expression that is no sum: a loop's counter, a variable, a division, a number that is converted."""
+    if u.op is Ops.RANGE and u.vmax == 0:  # nobody opens it
+      return index(0)
     if u.op is Ops.RANGE:
       assert u in self.home and self.home[u].open, f"range {u.arg} is used outside of its loop"
       return u
