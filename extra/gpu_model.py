@@ -260,7 +260,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   }
   bound = max(times, key=lambda k: times[k])
   waves = groups / (here * gpu.units)
-  idle = ceildiv(groups, here * gpu.units) / waves if bound != "memory" else 1.0
+  idle = ceildiv(groups, gpu.units) * gpu.units / groups if bound != "memory" else 1.0
   active = min(groups / gpu.units, here) * warps  # on a multiprocessor
   slower = max(idle, HIDDEN / active) if waves < 1 else idle * max(HIDDEN / active, 1)
   roof = max(cost.nbytes / gpu.bandwidth, cost.ops / peak)

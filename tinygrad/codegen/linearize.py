@@ -37,7 +37,7 @@ SUM_BLOCK, PRODUCTS_BLOCK = 48, 384
 Pending = tuple[UOp, tuple[UOp, ...]]  # a store, and its loops that are not open yet
 Result = tuple[UOp, list[Key], UOp]  # a FOLD, what its result is known as, and that
 Totals = dict[UOp, UOp]  # accumulator -> the one that takes its blocks
-THREADS = (AxisKind.GLOBAL, AxisKind.LOCAL)
+THREADS, COPIES = (AxisKind.GLOBAL, AxisKind.LOCAL), (AxisKind.UPCAST, AxisKind.CHAIN)
 Element = tuple[Env, Env]  # of a tile: of what is around a reduction, and of what is unrolled of itself
 
 
@@ -103,7 +103,7 @@ class Linearizer:
     products = [u for u in nodes if u.op is Ops.MMA]
     loops = [r for u in (*folds, *stored, *products) for r in u.src if r.op is Ops.RANGE]
     self.rest_of, self.begins = rests(nodes), beginnings(nodes)
-    v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] is AxisKind.UPCAST))
+    v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] in COPIES))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
     v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
     if len(kernel.src) > 1:
@@ -257,7 +257,7 @@ class Linearizer:
   def written_out(self, f: UOp, env: Env) -> None:
     v = self.values
     out: UOp | None = None
-    for own in self.environments([r for r in f.src[1:] if r.arg[1] is AxisKind.UPCAST]):
+    for own in self.environments([r for r in f.src[1:] if r.arg[1] in COPIES]):
       if (found := self.term(f, {**env, **own})) is None:
         continue
       op, terms, arg = found
@@ -461,21 +461,14 @@ class Linearizer:
     of_own = sorted(
       range(len(sums.elements)), key=lambda i: tuple(sums.elements[i][1].values())
     )  # the elements of a copy together
-    chains = [self.chain(f) for f in sums.group]
-    for n, i in itertools.product(range(max(map(len, chains))), of_own):
-      here = {**sums.elements[i][0], **sums.elements[i][1]}
-      for f, accumulators, chain in zip(sums.group, sums.accumulators, chains, strict=True):
+    chain = [r for r in sums.group[0].src[1:] if r.arg[1] is AxisKind.CHAIN]
+    for link, i in itertools.product(self.environments(chain), of_own):
+      here = {**sums.elements[i][0], **sums.elements[i][1], **link}
+      for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
         if f.src[0].op is Ops.MMA:
           self.multiply(f.src[0], here, sums, accumulators)
-        elif n < len(chain) and (found := self.term(chain[n][0], {**here, **chain[n][1]})) is not None:
+        elif (found := self.term(f, here)) is not None:
           self.accumulate(accumulators[i], *found)
-
-  def chain(self, f: UOp) -> list[tuple[UOp, Env]]:
-    """What a step of `f` adds, one after the other: of a reduction by the same op, in registers, each of its copies."""
-    x = f.src[0]
-    if x.op is Ops.FOLD and x.arg is f.arg and all(r.arg[1] is AxisKind.UPCAST for r in x.src[1:]):
-      return [(x, env) for env in self.environments(x.src[1:])]
-    return [(f, {})]
 
   def multiply(self, u: UOp, here: Env, sums: Sums, accumulators: Sequence[UOp]) -> None:
     """One product of a core for all the elements of its result that a lane holds, with the first of them."""

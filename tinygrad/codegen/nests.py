@@ -180,15 +180,8 @@ class NestSchedule:
   def vectorize(self, name: str) -> None:
     self.mark("vectorize", name, AxisKind.VECTOR)
 
-  def chain(self, *names: str) -> None:
-    """The copies of these loops of reductions are added one after the other, with no accumulators of their own."""
-    self.note("chain", *names)
-    self.settle()
-    made: dict[UOp, UOp] = {}
-    for r in (self.names[n] for n in names if n in self.names):
-      for f in (f for f in folds_of(self.stores) if r in f.src[1:] and len(f.src) > 2):
-        made[f] = f.replace(src=(f.replace(src=(f.src[0], r)), *(x for x in f.src[1:] if x is not r)))
-    self.kernel = rebuild(self.kernel, on_sources, made)
+  def chain(self, name: str) -> None:
+    self.mark("chain", name, AxisKind.CHAIN)
 
   def mark(self, step: str, name: str, kind: AxisKind) -> None:
     self.note(step, name)

@@ -44,8 +44,7 @@ def carries_rest(f: UOp) -> bool:
 
 
 def of_products(f: UOp) -> bool:
-  x = f.src[0].src[0] if f.src[0].op is Ops.FOLD else f.src[0]
-  return x.op is Ops.MUL or x.op is Ops.DOT
+  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
 
 
 def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple[UOp, ...]], UOp]) -> tuple[UOp, UOp]:

@@ -144,9 +144,11 @@ def realise(nest: NestSchedule, plan: NestPlan) -> None:
       nest.reorder(*(names[r] for r in order))
     if tile.size > 1 and names[order[-1]] in nest.names:
       nest.split(names[order[-1]], tile.size)
-      in_registers(nest, names[order[-1]], tile)
-      if order[-1] in plan.tiles:
-        nest.chain(f"{names[order[-1]]}.i", f"{names[order[-1]]}.t")
+      if order[-1] in plan.tiles:  # a window's
+        for part in (".i", ".t"):
+          unroll(nest, names[order[-1]] + part, chained=True)
+      else:
+        in_registers(nest, names[order[-1]], tile)
   for r in tiled:
     in_registers(nest, names[r], plan.tiles[r])
   nest.write_out()
@@ -167,10 +169,10 @@ def in_registers(nest: NestSchedule, name: str, tile: Tile) -> None:
       nest.vectorize(f"{part}.i")
 
 
-def unroll(nest: NestSchedule, name: str) -> None:
+def unroll(nest: NestSchedule, name: str, chained: bool = False) -> None:
   """The copies that there are; those of a rest that is not known before it runs stay a loop."""
   if name in nest.names and static(nest.names[name]):
-    nest.unroll(name)
+    (nest.chain if chained else nest.unroll)(name)
 
 
 def in_chunks(plan: NestPlan, limited: set[UOp]) -> NestPlan:

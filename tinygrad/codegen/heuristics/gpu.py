@@ -36,6 +36,7 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers
+FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
 Counts = Mapping[UOp, int]  # by loop
@@ -222,7 +223,8 @@ def plan_grid(nest: NestSchedule) -> Grid:
   if main is not None:
     held = sum(i.over == main.over for i in folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
-    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4))
+    few = 4 * outputs < FULL * target.busy  # too few for threads that read operands least
+    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4) if few else FULL)
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)

@@ -13,7 +13,8 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Loops = tuple[UOp, ...]
 Order = Mapping[UOp, int]  # the place of a loop among those that are reordered
-IN_REGISTERS = {AxisKind.UPCAST: 1, AxisKind.VECTOR: 2}  # kinds of loops that are no loops in the code, by their order
+# kinds of loops that are no loops in the code, by their order
+IN_REGISTERS = {AxisKind.UPCAST: 1, AxisKind.CHAIN: 1, AxisKind.VECTOR: 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def within_bounds(x: UOp, end: UOp) -> UOp:
 
 def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:
   """The loop as one of another kind: UPCAST, iterations that are copies in registers, of a reduction an accumulator
-  each; VECTOR, the lanes of a vector."""
+  each; CHAIN, such that are added one after the other; VECTOR, the lanes of a vector."""
   if r.src[0].op is not Ops.CONST:
     raise IllegalStep(f"a loop of {r.src[0].op.name} iterations has no fixed length", "split it first")
   new = r.replace(arg=(r.arg[0], kind))
