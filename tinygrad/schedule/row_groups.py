@@ -158,6 +158,15 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
+def bytes_saved(a: Group, b: Group, rows: Sequence[UOp]) -> int:
+  """That stay in a cache from one kernel to the next where they are one of these rows. Of what is not a row's own, each
+  row reads all; what both only read is in the cache as it is, likely."""
+  size, written = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}, a.written | b.written
+  common = [(x.slot, sum(r in x.offset.terms for r in rows)) for x in a.accesses if x.slot in b.touched]
+  some, whole = {s for s, n in common if n}, {s for s, n in common if n == len(rows)}
+  return sum(size[s] for s in some & written) + sum(size[s] for s in whole - written) // SHARED
+
+
 def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | None:
   """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
   over what is inside of a row, if possible, else over rows."""
@@ -174,12 +183,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     if prod(map(loop_length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
-    size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
-    # of what is not a row's own, each row reads all; what both only read stays in a cache, likely
-    own = {x.slot: x.offset.terms.keys() & rows for x in a.accesses if x.slot in b.touched}
-    written = a.written | b.written
-    worth = {s: size[s] if s in written else size[s] // SHARED * (len(of) == len(rows)) for s, of in own.items() if of}
-    saved = sum(worth.values())
+    saved = bytes_saved(a, b, rows)
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
