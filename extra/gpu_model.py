@@ -4,9 +4,9 @@ Each kernel of some workloads is compiled by NVRTC, and a static model says how 
 takes for the bytes that its code loads and stores (`traffic`), the cores or the arithmetic units for its operations,
 the schedulers for the instructions of its inner loop, and local memory for what these read and write of it; times what
 the multiprocessor with the most groups has of them, of what all have on average, and the part of the latency that too
-few warps leave open; and what groups wait at barriers. Its share of the roofline is of what each buffer would take once. Figures of
-the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what the sheets say on sm_80 and,
-by the estimate of this model, 0.62 of it where there are wider instructions).
+few warps leave open; and what groups wait at barriers. Its share of the roofline is of what each buffer would take
+once. Figures of the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what the sheets
+say on sm_80 and, by the estimate of this model, 0.62 of it where there are wider instructions).
 It is a model: none of it is measured.
 """
 
