@@ -391,9 +391,8 @@ class Values:
     if yes or no:
       return UOp.const(dtypes.bool, no if u.op is Ops.CMPNE else yes)
     base, step = self.parts(difference.scaled(-1), env) if self.lanes_of(u) > 1 else (u, 0)
-    if (
-      step and base.dtype.count == 1 and max(-lo, hi, hi - lo) <= dtypes.max(dtypes.int32)
-    ):  # in fewer registers than indices
+    short = max(-lo, hi, hi - lo) <= dtypes.max(dtypes.int32)
+    if step and short and base.dtype.count == 1:  # in fewer registers than indices
       limit = UOp.const(dtypes.int32, base.arg) if base.op is Ops.CONST else self.node(Ops.CAST, dtypes.int32, (base,))
       numbers = tuple(UOp.const(dtypes.int32, -i * step) for i in range(self.lanes_of(u)))
       return self.apply(u, [self.node(Ops.VECTORIZE, dtypes.int32.vec(len(numbers)), numbers), limit])

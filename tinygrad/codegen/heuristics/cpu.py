@@ -34,8 +34,8 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 ACCUMULATORS = 8  # that hide the latency of an addition
+EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 TOGETHER = 128  # steps of a reduction, over all of its tile, that are written out where what it reads slides
 LONGEST = 12  # of them, all that there are
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
