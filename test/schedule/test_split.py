@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Device, Tensor
 from tinygrad.helpers import Context
+from tinygrad.schedule import schedule
 from tinygrad.schedule.schedule import create_schedule
-from tinygrad.schedule.split import LARGE, PARTS
+from tinygrad.schedule.split import LARGE, PARTS, squares_in_parts
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
 
@@ -39,8 +40,47 @@ def test_what_is_split_and_how():
 
 
 def test_reductions_of_reductions_are_split_each_once():
-  loops = [folds for _, folds in kernels(buffer(1 << 20).var())]
+  loops = [folds for _, folds in kernels(buffer(1 << 20).logsumexp())]
   assert loops == [[[4096]], [[PARTS]], [[4096]], [[PARTS]]]
+
+
+def moments(x, axis):
+  return x.var(axis), x.mean(axis)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("shape, axis", [((1 << 20,), 0), ((64, 4, 16, 256), (0, 2, 3))])
+def test_moments_read_what_they_are_of_once(shape, axis, kept, monkeypatch):
+  """The sums of parts and the squares in them are of one kernel; without the rule they are not."""
+  if not kept:
+    monkeypatch.setattr(schedule, "SUMS", [by for by in schedule.SUMS if by is not squares_in_parts])
+  sink = UOp.sink(*(UOp.buffer(t.shape, t.dtype, "CPU").assign(t.uop) for t in moments(buffer(*shape), axis)))
+  items = create_schedule(localize(sink), rows=True, target=Device["CPU"].target).items
+  large = int(np.prod(shape))
+  reads = [u for i in items for u in {*i.kernel.toposort()} if u.op is Ops.PARAM and u.arg.size == large]
+  assert (len(reads) == 1) == kept
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("shape, axis", [((1 << 18,), None), ((8, 3, 64, 256), (0, 2, 3)), ((3, 1 << 18), 1)])
+def test_moments_in_parts(shape, axis, devices):
+  """As far from 0 as it is wide, a thousand times: what is squared is small only near the mean."""
+  x = (RNG.standard_normal(shape) + 1000).astype(np.float32)
+  t = Tensor(x).shard([f"CPU:{i}" for i in range(devices)], axis=0 if shape[0] % devices == 0 else None).realize()
+  var, mean = (v.numpy() for v in moments(t, axis))
+  np.testing.assert_allclose(var, x.astype(np.float64).var(axis, ddof=1), rtol=1e-6)
+  np.testing.assert_allclose(mean, x.astype(np.float64).mean(axis), rtol=1e-6)
+  squares = (t - t.mean(axis, keepdim=True) * 0.5).square().sum(axis).numpy()  # from what is no mean
+  wide = x.astype(np.float64)
+  np.testing.assert_allclose(squares, np.square(wide - wide.mean(axis, keepdims=True) / 2).sum(axis), rtol=1e-5)
+
+
+def test_squares_of_distances_to_what_is_no_sum():
+  """Of an infinite element the mean of its part would be infinite, and the distance to it no number."""
+  x = np.where(np.arange(1 << 18) == 77, np.inf, 1).astype(np.float32)
+  t = Tensor(x).realize()
+  assert (t - t.min(keepdim=True)).square().sum().item() == np.inf
+  assert np.isnan(t.var().item()) and np.isnan(Tensor(np.where(x > 1, np.nan, x)).var().item())
 
 
 @pytest.mark.parametrize("shape, axis", [((1 << 19,), 0), ((1000003,), 0), ((3, 300007), 1), ((99991, 5), 0)])

@@ -21,6 +21,7 @@ LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 288  # operations for each byte that is never stored, where a grid contracts block by block
+RUN = 1024  # elements of a row that lie together: between these may be others'
 SHARED = 4  # times that a byte which is written and read again is worth one that is read twice
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
@@ -228,7 +229,7 @@ def fits(group: Group, cache: int) -> bool:
   for x in group.accesses:
     if x.nbytes > SMALL and (step := x.offset.terms.get(last)) is not None:
       inner = [c for r, c in x.offset.terms.items() if r not in group.rows and r.op is not Ops.VARIABLE]
-      if max(inner, default=0) > step or min(inner, default=step) > min(x.offset.terms.values()):
+      if max(inner, default=0) > step < RUN or min(inner, default=step) > min(x.offset.terms.values()):
         return False
   return row_bytes(group) <= cache  # more would not stay there from one kernel to the next
 

@@ -17,7 +17,7 @@ from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfe
 from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order
 from tinygrad.schedule.slots import Slots
-from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts
+from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts, squares_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.versions import State, Versions
 from tinygrad.schedule.windows import as_windows
@@ -30,7 +30,7 @@ ANY_TARGET = Target("any")  # what all have in common
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
-SUMS = as_windows, products_apart, in_parts
+SUMS = as_windows, products_apart, squares_in_parts, in_parts
 STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts}
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 

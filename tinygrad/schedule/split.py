@@ -1,6 +1,9 @@
 """What one kernel does badly, in several steps: long reductions to few results, so that threads and work groups have
 something to share out, and sums over devices that are large, or that not all devices can read (device/sums.py)."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from tinygrad.device import Sharding
 from tinygrad.device.sums import sum_steps
 from tinygrad.dtype import dtypes
@@ -16,34 +19,75 @@ COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 
 
-def in_parts(u: UOp) -> UOp | None:
-  """reduce(x, n) -> reduce(reduce(x as [k, n/k], n/k), k), if x is large and the results are few. The parts follow
-  from the shape alone, so that neither the number of threads nor of devices changes a bit.
+class Parts(NamedTuple):
+  """Of a reduction: `number` parts of `size` elements along its dim `axis`; the last one may have fewer."""
 
-  The dim that is cut is the reduced one whose length has the largest such divisor k, the outermost of several; where
-  none has a large one, the longest, whose last part is filled up with the identity."""
-  op, axes = u.arg
-  x = u.src[0]
-  if all(x.shape[a] == 1 for a in axes):
-    return x.reshape(u.shape)
-  if not all(isinstance(n, int) for n in x.shape) or (size := int(prod(x.shape))) < LARGE:
+  axis: int
+  number: int
+  size: int
+
+  def of(self, x: UOp) -> UOp:
+    """A value with a dim of the parts before that of the elements of each."""
+    return x.reshape((*x.shape[: self.axis], self.number, self.size, *x.shape[self.axis + 1 :]))
+
+  def reduced(self, x: UOp, op: Ops, axes: Sequence[int]) -> UOp:
+    """Of each part, what `x`, a value in parts, amounts to over `axes` of the value that is not."""
+    return UOp.new(Ops.REDUCE, x.dtype, (x,), (op, tuple(a + (a >= self.axis) for a in axes)))
+
+
+def parts_of(u: UOp) -> Parts | None:
+  """The parts of a reduction that takes two steps: of a large value to few results. They follow from the shape alone,
+  so that neither the number of threads nor of devices changes a bit.
+
+  The dim that is cut is the reduced one whose length has the largest such divisor, the outermost of several; where
+  none has a large one, the longest."""
+  axes, shape = u.arg[1], u.src[0].shape
+  if not all(isinstance(n, int) for n in shape) or (size := int(prod(shape))) < LARGE:
     return None
   results = int(prod(u.shape))
   most = min(PARTS // results, size // (results * PART))
-  cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if x.shape[a] % d == 0), default=0) for a in axes}
-  axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else x.shape[a], -a))
-  n = x.shape[axis]
-  k = cuts[axis] or min(most, n)
-  if k < 2:
+  cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if shape[a] % d == 0), default=0) for a in axes}
+  axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else shape[a], -a))
+  number = cuts[axis] or min(most, shape[axis])
+  return None if number < 2 else Parts(axis, number, ceildiv(shape[axis], number))
+
+
+def in_parts(u: UOp) -> UOp | None:
+  """reduce(x) -> reduce(reduce(part) for parts of x), filled up with the identity."""
+  (op, axes), x = u.arg, u.src[0]
+  if all(x.shape[a] == 1 for a in axes):
+    return x.reshape(u.shape)
+  if (parts := parts_of(u)) is None:
     return None
-  m = ceildiv(n, k)
-  if k * m != n:
-    pads = tuple((0, k * m - n if a == axis else 0) for a in range(len(x.shape)))
+  if rest := parts.number * parts.size - x.shape[parts.axis]:
+    pads = tuple((0, rest if a == parts.axis else 0) for a in range(len(x.shape)))
     x = UOp.new(Ops.PAD, x.dtype, (x,), (pads, identity_element(op, x.dtype)))
-  parts = x.reshape((*x.shape[:axis], k, m, *x.shape[axis + 1 :]))
-  inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
-  part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
-  return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
+  each = parts.reduced(parts.of(x), op, axes)
+  return UOp.new(Ops.REDUCE, u.dtype, (each,), (op, (parts.axis,))).reshape(u.shape)
+
+
+def squares_in_parts(u: UOp) -> UOp | None:
+  """Σ(x - t)² -> Σ(Σ(part - c)² + n(c - t)²) for parts of x, c the mean of the n elements of one, where t is made of
+  the sums of these parts: so one kernel reads x once, for these sums and for the distances to c (Chan, Golub, LeVeque:
+  Updating formulae and a pairwise algorithm for computing sample variances, 1979). It holds for every t."""
+  (op, axes), square = u.arg, u.src[0]
+  if op is not Ops.ADD or square.op is not Ops.MUL or square.src[0] is not square.src[1]:
+    return None
+  distance = square.src[0]
+  if distance.op is not Ops.SUB or distance.src[1].op is not Ops.EXPAND or (parts := parts_of(u)) is None:
+    return None
+  whole, t = distance.src[0], distance.src[1].src[0]
+  if any(t.shape[a] != 1 for a in axes) or parts.number * parts.size != whole.shape[parts.axis]:
+    return None
+  total = parts.reduced(x := parts.of(whole), op, axes)
+  if total not in t.toposort(lambda v: prod(v.max_shape) < whole.size):
+    return None
+  n = whole.size // (prod(u.shape) * parts.number)
+  mean, t = total.alu(Ops.MUL, total.const_like(1 / n)), parts._replace(number=1, size=1).of(t)
+  near, far = x.alu(Ops.SUB, mean.expand(x.shape)), mean.alu(Ops.SUB, t.expand(mean.shape))
+  each = parts.reduced(near.alu(Ops.MUL, near), op, axes), far.alu(Ops.MUL, far.alu(Ops.MUL, far.const_like(n)))
+  within, between = (UOp.new(Ops.REDUCE, u.dtype, (v,), (op, (parts.axis,))) for v in each)
+  return within.alu(Ops.ADD, between).reshape(u.shape)
 
 
 def scatter_in_parts(u: UOp) -> UOp | None:
