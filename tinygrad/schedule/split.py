@@ -19,7 +19,7 @@ COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 
 
-class Parts(NamedTuple):
+class ReductionParts(NamedTuple):
   """Of a reduction: `number` parts of `size` elements along its dim `axis`; the last one may have fewer."""
 
   axis: int
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     return UOp.new(Ops.REDUCE, x.dtype, (x,), (op, tuple(a + (a >= self.axis) for a in axes)))
 
 
-def parts_of(u: UOp) -> Parts | None:
+def reduction_parts(u: UOp) -> ReductionParts | None:
   """The parts of a reduction that takes two steps: of a large value to few results. They follow from the shape alone,
   so that neither the number of threads nor of devices changes a bit.
 
@@ -49,7 +49,7 @@ def parts_of(u: UOp) -> Parts | None:
   cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if shape[a] % d == 0), default=0) for a in axes}
   axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else shape[a], -a))
   number = cuts[axis] or min(most, shape[axis])
-  return None if number < 2 else Parts(axis, number, ceildiv(shape[axis], number))
+  return None if number < 2 else ReductionParts(axis, number, ceildiv(shape[axis], number))
 
 
 def in_parts(u: UOp) -> UOp | None:
@@ -57,7 +57,7 @@ def in_parts(u: UOp) -> UOp | None:
   (op, axes), x = u.arg, u.src[0]
   if all(x.shape[a] == 1 for a in axes):
     return x.reshape(u.shape)
-  if (parts := parts_of(u)) is None:
+  if (parts := reduction_parts(u)) is None:
     return None
   if rest := parts.number * parts.size - x.shape[parts.axis]:
     pads = tuple((0, rest if a == parts.axis else 0) for a in range(len(x.shape)))
@@ -74,7 +74,7 @@ def squares_in_parts(u: UOp) -> UOp | None:
   if op is not Ops.ADD or square.op is not Ops.MUL or square.src[0] is not square.src[1]:
     return None
   distance = square.src[0]
-  if distance.op is not Ops.SUB or distance.src[1].op is not Ops.EXPAND or (parts := parts_of(u)) is None:
+  if distance.op is not Ops.SUB or distance.src[1].op is not Ops.EXPAND or (parts := reduction_parts(u)) is None:
     return None
   whole, t = distance.src[0], distance.src[1].src[0]
   if any(t.shape[a] != 1 for a in axes) or parts.number * parts.size != whole.shape[parts.axis]:
