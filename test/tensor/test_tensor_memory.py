@@ -46,6 +46,14 @@ def test_realize_several():
   close(b, [4.0])
 
 
+def test_only_tensors_are_realized():
+  x = Tensor([1.0])
+  with pytest.raises(TypeError, match=r"argument 1 is None(.|\n)*in test_tensor_memory(.|\n)*\n  fix: .*requires_grad"):
+    Tensor.realize(x, x.grad)
+  with pytest.raises(TypeError, match="argument 0 is None"):
+    Tensor.realize(x.grad)
+
+
 def test_assign_keeps_the_memory():
   x = memory(1.0, 2.0)
   buffer = x.uop
