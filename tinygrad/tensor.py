@@ -459,10 +459,11 @@ class Tensor(NN, metaclass=_Training):
     """
     counted = [(k, getattr(GlobalCounters, k)) for k in ("global_ops", "global_mem", "time_sum_s", "kernel_count")]
     tensors: tuple[Tensor, ...] = (self, *lst)
-    for i, other in enumerate(tensors):
-      if not isinstance(other, Tensor):
+    arguments: tuple[object, ...] = tensors
+    for i, x in enumerate(arguments):
+      if not isinstance(x, Tensor):
         fix = "give Tensors; a .grad is None before backward(), and where a tensor's requires_grad is not True"
-        refuse(f"realize: argument {i} is {other!r}, of type {type(other).__name__}", fix, error=TypeError)
+        refuse(f"realize: argument {i} is {x!r}, of type {type(x).__name__}", fix, error=TypeError)
     given = {id(t): t for t in tensors}
     if asked := [t for t in given.values() if t.uop.op is not Ops.BUFFER or not t.follows]:
       if (mesh := ambient_mesh()) is not None:
