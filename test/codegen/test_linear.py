@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, fold, load, loop, num, op, reduce, sink, store
 
+from tinygrad import Mesh, P, Sharding
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.check import check_linear
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import affine
 from tinygrad.uop.spec import SpecError
@@ -55,6 +58,22 @@ def test_the_signature_is_declared_even_where_it_is_not_used():
   assert [u.arg.slot for u in signature(ast)[:2]] == [0, 2]
   linear = lower_kernel(ast, Device["CPU"].target)
   assert [u.op for u in linear[:3]] == [Ops.PARAM, Ops.PARAM, Ops.VARIABLE]
+
+
+def test_what_peers_hold_is_read_where_there_is_such_a_peer():
+  """Of 7 elements in 4 parts those in 2: the last of an odd number is a loop of one iteration or none, and where it is
+  none, it would be of a fifth device, or a sixth."""
+  mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("x", "y"))
+  x = UOp.buffer((7,), dtypes.float64, Sharding(mesh, P(("y", "x"))))
+  y = UOp.buffer((7,), dtypes.float64, Sharding(mesh, P("y")))
+  schedule = create_schedule(localize(UOp.sink(y.assign(x.move(y.device, pinned=True)))))
+  (kernel,) = (i.kernel for i in schedule.items if i.peers)
+  open_loops, reads = 0, []
+  for u in lower_kernel(kernel, Device["CPU"].target):
+    open_loops += {Ops.RANGE: 1, Ops.ENDRANGE: -1}.get(u.op, 0)
+    if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PEER:
+      reads.append(open_loops)
+  assert reads and all(reads)
 
 
 def test_affine_forms_take_division_apart():

@@ -412,13 +412,15 @@ class Values:
     if mask is not None and mask.op is Ops.CONST and mask.arg:
       mask = None
     base, step = self.parts(a, env)
+    safe = mask is not None or (lo >= 0 and hi < size)
     if param.op is Ops.PEER:
       number = self.emit(param.src[1], env)
+      safe &= number.op is Ops.CONST  # there may be no such device where a loop around it has no iteration
       table = self.node(Ops.PARAM, param.src[0].dtype, (), param.src[0].arg)
       memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (table, number))
     else:
       memory = self.node(param.op, param.dtype, (), param.arg)
-    return memory, base, step, mask, mask is not None or (lo >= 0 and hi < size)
+    return memory, base, step, mask, safe
 
   def place(self, dtype: DType, lanes: int, memory: UOp, base: UOp, step: int, mask: UOp | None) -> UOp:
     """The INDEX of `lanes` elements."""
