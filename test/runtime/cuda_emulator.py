@@ -3,7 +3,9 @@ work waits in its stream until somebody has to wait for it, and then runs in the
 
 What a real driver lets pass, or would answer with silent damage, is noted in `Driver.faults`: memory that is freed
 while queued work needs it, reads of a device that cannot be reached, a barrier that not every thread of a group comes
-to. It follows the driver's documentation, not its behaviour: what it accepts a GPU has yet to confirm.
+to, a group's memory that threads touch without a barrier between, that cores read without a fence or that is filled
+while they do, registers of their products before these have come, vectors that are not aligned. It follows the
+driver's documentation and the PTX ISA, not what they do: what it accepts a GPU has yet to confirm.
 
   pytest -p cuda_emulator test/laws …   (PYTHONPATH=test/runtime, DEV=EMULATED) runs other tests over it
 """
@@ -41,6 +43,7 @@ HOST = """
 #include <cmath>
 #include <cstring>
 #include <ucontext.h>
+#include <vector>
 #define __device__
 #define __global__
 #define __shared__
@@ -60,22 +63,94 @@ static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); re
 static inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
 static inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 static ucontext_t home, fiber[1024];
-static char stacks[1024][65536];
-static bool at_barrier[1024], ended[1024];
-static int me;
-static void __syncthreads() { at_barrier[me] = true; swapcontext(&fiber[me], &home); }
+static char stacks[1024][65536], told[256];
+enum { RUNS, BARRIER, MEETING, ENDED };
+static int state[1024], me;
+static void fault(const char* what) { if (!*told) strncpy(told, what, sizeof told - 1); }
+static void stop(int at) { state[me] = at; swapcontext(&fiber[me], &home); }
+static void __syncthreads() { stop(BARRIER); }
+static void meet() { stop(MEETING); }  // threads that one instruction needs: nothing that they can rely on
+
+// A group's memory, of each byte who touched it last between which barriers. What was written goes through a fence of
+// its writer and a barrier before cores read it (PTX ISA, "Async proxy").
+enum { UNDER_WAY = 1 << 30, MANY = -1 };
+struct Byte { int written, writer, fences, read, reader, products; };
+alignas(1024) static uint4 scratch[1 << 14];
+static Byte bytes[sizeof scratch];
+static int now = 1;  // how many barriers there have been
+static std::vector<int> fences[1024];  // of each thread: between which barriers
+static unsigned held;  // bytes that a group has
+static size_t __cvta_generic_to_shared(const void* p) { return (const char*)p - (const char*)scratch; }
+static Byte* bytes_of(const void* p, size_t n) {
+  size_t at = __cvta_generic_to_shared(p);
+  if (at + n > held) { fault("memory beyond a group's is touched"); return bytes; }
+  if (at % n) fault("an access to a group's memory is not aligned");
+  return bytes + at;
+}
+static void writes(void* p, const void* x, size_t n, bool late = false) {
+  Byte* b = bytes_of(p, n);
+  for (size_t i = 0; i < n; i++, b++) {
+    bool other = !x || ((const char*)x)[i] != ((const char*)p)[i];  // of what is the same nobody sees whose it is
+    if (b->products) fault("a group's memory is written while a product reads it");
+    else if (b->written == UNDER_WAY && (!late || b->writer != me)) fault("written while a copy is under way");
+    else if (b->written == now && b->writer != me && other) fault("two threads write between two barriers");
+    else if (b->read == now && b->reader != me && other) fault("written while another thread may read it");
+    *b = {now, me, (int)fences[me].size(), b->read, b->reader, b->products};
+  }
+}
+static void reads(const void* p, size_t n) {
+  Byte* b = bytes_of(p, n);
+  for (size_t i = 0; i < n; i++, b++) {
+    if (b->written == UNDER_WAY) fault("a group's memory is read before what is copied there has come");
+    else if (b->written == now && b->writer != me) fault("read without a barrier after another thread's write");
+    b->reader = b->read == now && b->reader != me ? MANY : me;
+    b->read = now;
+  }
+}
+static void tile_reads(const void* p) {  // two bytes
+  Byte* b = bytes_of(p, 2);
+  for (int i = 0; i < 2; i++, b++) {
+    if (!b->written) continue;
+    if (b->written == UNDER_WAY) fault("a product reads what has not come");
+    else if (b->written >= now) fault("a product reads what was written since the last barrier");
+    else if ((int)fences[b->writer].size() <= b->fences || fences[b->writer][b->fences] >= now)
+      fault("a product reads what its writer has not published by a fence before a barrier");
+    b->products++;
+  }
+}
+template <typename T> struct Place {
+  T* p;
+  operator T() const { reads(p, sizeof(T)); return *p; }
+  T operator=(T x) const { writes(p, &x, sizeof(T)); return *p = x; }
+  T operator=(const Place& x) const { return *this = (T)x; }
+  T* operator&() const { return p; }
+};
+template <typename T> struct Shared {
+  T* p;
+  Place<T> operator[](long i) const { return {p + i}; }
+  Shared operator+(long i) const { return {p + i}; }
+};
+template <typename V, typename T> static Place<V> at(Shared<T> x) { return {(V*)x.p}; }
+template <typename V, typename T> static V& at(T* x) {
+  if ((size_t)x % sizeof(V)) fault("a vector in memory is not aligned");
+  return *(V*)x;
+}
+
 struct Copy { void* to; const void* from; int length; bool some; };
 static Copy copies[1024][4096];  // of each thread: those that have been begun,
 static int begun[1024], done[1024], ends[1024][4096], groups[1024], arrived[1024];  // in groups
 static void copy_later(void* to, const void* from, int length, bool some) {
   copies[me][begun[me]++ % 4096] = {to, from, length, some};
+  if ((size_t)from % length) fault("a copy of memory is not aligned");
+  writes(to, nullptr, length);
+  for (int i = 0; i < length; i++) bytes_of(to, length)[i].written = UNDER_WAY;
 }
 static double given[1024];
 template <typename T> static T __shfl_xor_sync(unsigned, T x, int n) {
   memcpy(given + me, &x, sizeof x);
-  __syncthreads();
+  meet();
   T y; memcpy(&y, given + (me ^ n), sizeof y);
-  __syncthreads();
+  meet();
   return y;
 }
 static void commit() { ends[me][groups[me]++ % 4096] = begun[me]; }
@@ -83,6 +158,7 @@ static void arrive(int left) {
   for (; arrived[me] < groups[me] - left; arrived[me]++)
     for (; done[me] < ends[me][arrived[me] % 4096]; done[me]++) {
       Copy& c = copies[me][done[me] % 4096];
+      writes(c.to, nullptr, c.length, true);
       if (c.some) memcpy(c.to, c.from, c.length); else memset(c.to, 0, c.length);
     }
 }
@@ -91,13 +167,14 @@ static uint4 fragments(const void* row, bool turned) {  // of four matrices of 8
   unsigned x[4];
   int warp = me / 32 * 32, lane = me % 32;
   rows[me] = row;
-  __syncthreads();
+  reads(row, 16);
+  meet();
   for (int i = 0; i < 4; i++) for (int half = 0; half < 2; half++) {
     int r = lane / 4, c = lane % 4 * 2 + half;
     if (turned) { r = c; c = lane / 4; }
     memcpy((char*)(x + i) + 2 * half, (const char*)rows[warp + 8 * i + r] + 2 * c, 2);
   }
-  __syncthreads();
+  meet();
   return {x[0], x[1], x[2], x[3]};
 }
 static unsigned words[1024][16];  // what each thread has given
@@ -107,36 +184,122 @@ static float value(const unsigned* w, int i, int kind) {  // element i of bfloat
   if (kind == 0) return __uint_as_float((unsigned)h << 16);
   _Float16 y; memcpy(&y, &h, 2); return y;
 }
+
+// wgmma (PTX ISA, "Asynchronous warpgroup level matrix instructions"). What a product adds to is nobody's until it has
+// been waited for: registers hold meanwhile what is no number, and says which it is (signaling: calculations show).
+enum { SUMS = 8, FLOATS = 128, NOBODYS = 0x7f900000 };
+struct Sums { float x[FLOATS]; int group; bool open; };
+static Sums sums[1024][SUMS];
+static bool in_order[1024];  // whether registers written before may be a product's
+static int committed[1024], waited[1024], some_sums[1024];
+struct Read { int group; const void* at; };
+static std::vector<Read> under_way[8];  // of each warpgroup, the elements that its products read
+static float of_a[8][64][16], of_b[8][256][16];
+static int number(float x) {
+  int y; memcpy(&y, &x, 4);
+  return (y & ~(SUMS * FLOATS - 1)) == NOBODYS ? y - NOBODYS : -1;
+}
+static float nobodys(int s, int i) { int y = NOBODYS + s * FLOATS + i; float x; memcpy(&x, &y, 4); return x; }
+static const void* of_tile(unsigned long long is, bool across, int i, int k) {  // "Matrix Descriptor Format"
+  size_t first = (is & 0x3fff) << 4, leading = (is >> 16 & 0x3fff) << 4, stride = (is >> 32 & 0x3fff) << 4;
+  if (is >> 62 != 1 || (is >> 49 & 7)) fault("a matrix descriptor is not of 128 bytes' swizzling from its beginning");
+  size_t to = i / 8 * stride + i % 8 * 128 + k * 2;
+  if (across) to = i / 64 * leading + k / 8 * stride + k % 8 * 128 + i % 64 * 2;
+  return (const char*)scratch + ((first + to) ^ ((first + to) >> 7 & 7) << 4);
+}
+static void wgmma_fence() { in_order[me] = true; }
+static void wgmma_product(int n, int kind, float** d, const unsigned* a, unsigned long long a_is,
+                          unsigned long long b_is, bool more, bool a_across, bool b_across) {
+  int w = me / 128, s = number(*d[0]) / FLOATS, length = n / 2;
+  bool goes_on = number(*d[0]) >= 0 && sums[me][s].open;
+  for (int i = 0; i < length; i++)
+    if (number(*d[i]) != (goes_on ? s * FLOATS + i : -1)) fault("registers of a product are changed meanwhile");
+  if ((!goes_on || a) && !in_order[me]) fault("registers are a product's without a fence of wgmma");
+  if (!goes_on) {
+    sums[me][s = some_sums[me]++ % SUMS].open = true;
+    for (int i = 0; i < length; i++) sums[me][s].x[i] = *d[i];
+  }
+  if (a) memcpy(words[me], a, 16);
+  meet();
+  if (me % 128 == 0) {
+    auto element = [&](bool across, unsigned long long is, int i, int k) {
+      const void* at = of_tile(is, across, i, k);
+      tile_reads(at);
+      under_way[w].push_back({committed[me], at});
+      unsigned x = 0; memcpy(&x, at, 2);
+      return value(&x, 0, kind);
+    };
+    for (int k = 0; k < 16; k++) for (int i = 0; i < n; i++) of_b[w][i][k] = element(b_across, b_is, i, k);
+    for (int k = 0; k < 16 && !a; k++) for (int i = 0; i < 64; i++) of_a[w][i][k] = element(a_across, a_is, i, k);
+    for (int t = 0; t < 128 && a; t++) for (int r = 0; r < 8; r++)
+      of_a[w][t / 32 * 16 + t % 32 / 4 + r / 2 % 2 * 8][t % 4 * 2 + r / 4 * 8 + r % 2] = value(words[me + t], r, kind);
+  }
+  meet();
+  for (int i = 0; i < length; i++) {
+    int row = me % 128 / 32 * 16 + me % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + me % 4 * 2 + i % 2;
+    double sum = more ? sums[me][s].x[i] : 0;
+    for (int k = 0; k < 16; k++) sum += (double)of_a[w][row][k] * of_b[w][column][k];
+    sums[me][s].x[i] = sum;
+    *d[i] = nobodys(s, i);
+  }
+  sums[me][s].group = committed[me];
+}
+static void wgmma_commit() { committed[me]++; in_order[me] = false; }
+static void wgmma_wait(int left, float** d, int length) {
+  if (waited[me] < committed[me] - left) waited[me] = committed[me] - left;
+  auto& reading = under_way[me / 128];
+  for (size_t i = 0; me % 128 == 0 && i < reading.size(); i++) if (reading[i].group < waited[me]) {
+    Byte* b = bytes_of(reading[i].at, 2);
+    for (int k = 0; k < 2; k++) { b[k].products -= b[k].products > 0; b[k].read = now; b[k].reader = MANY; }
+    reading[i--] = reading.back(); reading.pop_back();
+  }
+  for (int i = 0; i < length; i++) {
+    int found = number(*d[i]), s = found / FLOATS;
+    if (found < 0) continue;
+    if (sums[me][s].group >= waited[me]) { fault("read before the product has been waited for"); continue; }
+    *d[i] = sums[me][s].x[found % FLOATS];
+    sums[me][s].open = false;
+  }
+}
 """
 RUN = """
 static long long** args;
 static void one() { CALL; }
-static void strand() { one(); ended[me] = true; swapcontext(&fiber[me], &home); }
-extern "C" int run(long long** given, const unsigned* g, const unsigned* b) {
+static void strand() {
+  one();
+  if (waited[me] < committed[me]) fault("a thread ends while its product is under way");
+  stop(ENDED);
+}
+extern "C" const char* run(long long** given, const unsigned* g, const unsigned* b, unsigned shared) {
   args = given;
+  *told = 0;
+  held = LOCAL ? LOCAL : shared;
   int n = b[0] * b[1] * b[2];
   for (blockIdx.z = 0; blockIdx.z < g[2]; blockIdx.z++)
   for (blockIdx.y = 0; blockIdx.y < g[1]; blockIdx.y++)
   for (blockIdx.x = 0; blockIdx.x < g[0]; blockIdx.x++) {
     auto place = [&](int i) { me = i; threadIdx = {i % b[0], i / b[0] % b[1], i / b[0] / b[1]}; };
+    memset(scratch, 255, held); memset(bytes, 0, held * sizeof *bytes);
+    now = 1;
+    for (int i = 0; i < n; i++) {
+      begun[i] = done[i] = groups[i] = arrived[i] = committed[i] = waited[i] = in_order[i] = 0;
+      fences[i].clear(); under_way[i / 128].clear();
+    }
     if (!BARRIERS) { for (int i = 0; i < n; i++) { place(i); one(); } continue; }
     for (int i = 0; i < n; i++) {
       getcontext(&fiber[i]);
       fiber[i].uc_stack.ss_sp = stacks[i]; fiber[i].uc_stack.ss_size = sizeof stacks[i]; fiber[i].uc_link = &home;
       makecontext(&fiber[i], strand, 0);
-      ended[i] = false;
-      begun[i] = done[i] = groups[i] = arrived[i] = 0;
+      state[i] = RUNS;
     }
-    for (int left = n; left;) {
-      int stopped = 0;
-      for (int i = 0; i < n; i++) if (!ended[i]) {
-        place(i); at_barrier[i] = false; swapcontext(&home, &fiber[i]);
-        stopped += at_barrier[i]; left -= ended[i];
-      }
-      if (stopped && stopped != n) return 1;
-    }
+    do {
+      for (int i = 0; i < n; i++) { place(i); swapcontext(&home, &fiber[i]); }
+      for (int i = 0; i < n; i++)
+        if (state[i] != state[0]) { fault("not every thread comes to its barriers"); return told; }
+      now += state[0] == BARRIER;
+    } while (state[0] != ENDED);
   }
-  return 0;
+  return *told ? told : nullptr;
 }
 """
 _folder = os.environ.get("EMULATED_CODE") or tempfile.mkdtemp()  # of kernels; several processes may share one
@@ -147,7 +310,7 @@ def of_core(found: re.Match[str]) -> str:
   """A core's function, for lanes that come to it together."""
   core = next(c for c in cores.cuda_cores((9, 0)) if mma.core_name(c) == found[1])
   if core.late:
-    return of_tiles(core, found)
+    return of_instructions(found)
   given, results = (
     re.findall(r"unsigned (\w+)", found[2]),
     re.sub(r"float(& \w+)", r"\1", found[2].partition(", unsigned")[0]),
@@ -165,7 +328,7 @@ def of_core(found: re.Match[str]) -> str:
   static const unsigned char table[{core.lanes}][{core.d.length}][{core.k}][4] = {{{table}}};
   unsigned mine[] = {{{", ".join(given)}}};
   for (int i = 0; i < {len(given)}; i++) {{ {rounded} words[me][i] = mine[i]; }}
-  __syncthreads();
+  meet();
   float* d[] = {{{results}}};
   for (int r = 0; r < {core.d.length}; r++) {{
     double sum = *d[r];
@@ -175,56 +338,47 @@ def of_core(found: re.Match[str]) -> str:
     }}
     *d[r] = sum;
   }}
-  __syncthreads();
+  meet();
 }}"""
 
 
-def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
-  """A core's functions whose operands are in the group's memory, or A in registers: each product reads when the next
-  has begun, or the results are waited for."""
-  d, words = [f"d{i}" for i in range(core.d.length)], re.findall(r"unsigned (\w+)", found[2])
-  pointers = "const void* a" in found[2]
-  if "const void* b" not in found[2]:
-    nothing = (
-      ["nullptr", "nullptr"]
-      if isinstance(core.a, cores.SwizzledTile)
-      else ["0"] * (core.a.length // core.word) + ["nullptr"]
-    )
-    nothing.append("1")
-    return f"static inline void {found[1]}({found[2]}) {{ {found[1]}({', '.join(d + nothing)}); }}"
-  kind = (dtypes.bfloat16, dtypes.float16).index(core.operand)
-  places = [
-    ", ".join(str(tile.place(i, k, core.k)) for i in range(n) for k in range(core.k))
-    if isinstance(tile, cores.SwizzledTile)
-    else ", ".join(str(lane * tile.length + r) for _, (lane, r) in sorted(tile.places().items()))
-    for tile, n in ((core.a, core.m), (core.b, core.n))
-  ]
-  of_lane = ", ".join(
-    f"{{{i}, {j}}}" for lane in range(core.lanes) for i, j in map(functools.partial(core.d.at, lane), range(len(d)))
+ASSEMBLER = re.compile(r'asm volatile\("([^"]*)"((?:[^;"]|"[^"]*")*)\);')
+PRODUCT = re.compile(
+  r"\{ \.reg \.pred p; setp\.ne\.b32 p, (\S+), 0; wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(bf16|f16)\.\3 "
+  r"\{([^}]*)\}, (?:\{([^}]*)\}|(%\d+)), (%\d+), p, 1, 1((?:, [01]){1,2}); \}"
+)
+
+
+def of_instructions(found: re.Match[str]) -> str:
+  """A function of wgmma, instruction by instruction as they are written."""
+  return ASSEMBLER.sub(of_instruction, found[0])
+
+
+def of_instruction(found: re.Match[str]) -> str:
+  code, operands = found[1], re.findall(r'"\+?[frl]"\(((?:[^()]|\([^()]*\))*)\)', found[2])
+  given = {f"%{i}": x for i, x in enumerate(operands)}
+
+  def those(text: str) -> list[str]:
+    return [given.get(x.strip(), x.strip()) for x in text.split(",")]
+
+  if code == "wgmma.fence.sync.aligned;":
+    return "wgmma_fence();"
+  if code == "wgmma.commit_group.sync.aligned;":
+    return "wgmma_commit();"
+  if (wait := re.fullmatch(r"wgmma\.wait_group\.sync\.aligned (\d+);", code)) is not None:
+    pointers = ", ".join(f"&{x}" for x in operands)
+    return f"{{ float* d[] = {{{pointers or 'nullptr'}}}; wgmma_wait({wait[1]}, d, {len(operands)}); }}"
+  product = PRODUCT.fullmatch(code)
+  assert product is not None, code
+  more, n, kind, d, a, a_is, b_is, across = product.groups()
+  ways = [x for x in across.split(", ") if x]
+  assert len(those(d)) == int(n) // 2 and len(ways) == 1 + (a is None), code
+  words = f"unsigned a[] = {{{', '.join(those(a))}}};" if a else "unsigned* a = nullptr;"
+  of_a = those(a_is)[0] if a_is else "0"
+  return (
+    f"{{ float* d[] = {{{', '.join(f'&{x}' for x in those(d))}}}; {words} wgmma_product({n}, {int(kind == 'f16')}, d,"
+    f" a, {of_a}, {those(b_is)[0]}, {those(more)[0]}, {ways[0] if a is None else 0}, {ways[-1]}); }}"
   )
-  return f"""static inline void {found[1]}({found[2]}) {{
-  static const int of_a[] = {{{places[0]}}}, of_b[] = {{{places[1]}}};
-  static const int element[][2] = {{{of_lane}}};
-  static const void* late[1024][2];
-  static unsigned held[1024][{max(len(words), 1)}];
-  __syncthreads();
-  float* d[] = {{{", ".join("&" + x for x in d)}}};
-  const char *x = (const char*)late[me][0], *y = (const char*)late[me][1];
-  for (int r = 0; y && r < {len(d)}; r++) {{
-    const int *at = element[me % {core.lanes} * {len(d)} + r], row = at[0], column = at[1];
-    double sum = *d[r];
-    for (int k = 0; k < {core.k}; k++)
-      sum += (double)value((const unsigned*)(x + 2 * of_a[row * {core.k} + k]), 0, {kind})
-           * value((const unsigned*)(y + 2 * of_b[column * {core.k} + k]), 0, {kind});
-    *d[r] = sum;
-  }}
-  for (int r = 0; !more && r < {len(d)}; r++) *d[r] = 0;
-  __syncthreads();
-  unsigned mine[] = {{{", ".join(words) or "0"}}};
-  memcpy(held[me], mine, sizeof mine);
-  late[me][0] = {"a" if pointers else f"held[me / {core.lanes} * {core.lanes}]"}; late[me][1] = b;
-  __syncthreads();
-}}"""
 
 
 # the nearest, the even one of two; of NaN all bits but the sign
@@ -248,7 +402,10 @@ def host_code(source: str) -> ctypes.CDLL:
   """A kernel's source compiled for the host."""
   if source not in _compiled:
     name, parameters = signature(source)
-    body = re.sub(r"^(\s*)__shared__ __align__\(1024\) (?=.*\];)", r"\1static ", source, flags=re.M)
+    static = re.search(r"^ *__shared__ __align__\(1024\) uint4 scratch\[(\d+)\];", source, re.M)
+    body = re.sub(r"^ *(extern )?__shared__ __align__\(1024\) uint4 scratch\[\d*\];", "", source, flags=re.M)
+    body = re.sub(r"^( *)(\w[\w ]*)\* (s\d+) = (\(\2\*\)scratch \+ \d+);", r"\1Shared<\2> \3{\4};", body, flags=re.M)
+    body = re.sub(r"\*\((\w+\d)\*\)\(", r"at<\1>(", body)
     body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
     body = re.sub(r'asm\("cvt.rn.bf16.f32.*', BFLOAT16, body)
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
@@ -260,14 +417,14 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r"copy_later<(\d+)>\((.*), (.*?)\);", r"copy_later(\2, \1, \3);", body)
     body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
-    body = re.sub(r'asm volatile\("fence.proxy.async.*', "", body)
+    body = re.sub(r'asm volatile\("fence.proxy.async.*', "fences[me].push_back(now);", body)
     body = re.sub(r'asm\("shr\.[us]32.*', "y = x >> n; return y;", body)
-    body = re.sub(r"extern __shared__ __align__\(1024\) uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     meets = any(
       call in body for call in ("__syncthreads", "__shfl", "fragments(")
     )  # or else one thread after the other
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))
+    run = run.replace("LOCAL", str(16 * int(static[1]) if static else 0))
     path = Path(_folder, f"{hashlib.sha256(source.encode()).hexdigest()[:20]}.so")
     if not path.exists():
       with tempfile.TemporaryDirectory(dir=_folder) as own:
@@ -276,6 +433,7 @@ def host_code(source: str) -> ctypes.CDLL:
         subprocess.run(["g++", *options, f"{own}/kernel.cpp", "-o", f"{own}/kernel.so"], check=True)
         Path(own, "kernel.so").rename(path)
     _compiled[source] = ctypes.CDLL(str(path))
+    _compiled[source].run.restype = ctypes.c_char_p
   return _compiled[source]
 
 
@@ -395,7 +553,7 @@ class Driver:
       if first.work is not None and op.stream.context not in self.broken:
         first.work()
 
-  def kernel(self, stream, function, grid, block, words):
+  def kernel(self, stream, function, grid, block, words, shared):
     if self.fault_in is not None and self.fault_in[0] in function.name:
       self.broken[stream.context], self.fault_in = self.fault_in[1], None
       return
@@ -409,8 +567,9 @@ class Driver:
           for address in table[: self.table_length]:
             self.touch(function, stream, address, peer=True)
     pointers = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
-    if host_code(function.source).run(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block)):
-      self.faults.append(f"{function.name}: not every thread comes to its barriers")
+    shape = (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block)
+    if (told := host_code(function.source).run(pointers, *shape, shared)) is not None:
+      self.faults.append(f"{function.name}: {told.decode()}")
 
   def alone(self, function, words):
     """What is written by way of a pointer that is declared to lead there alone is named by no other argument, and no
@@ -589,7 +748,7 @@ class Driver:
     if not self.fits(grid, block) or shared > function.shared:
       return CUresult.CUDA_ERROR_INVALID_VALUE
     words = self.words(function, params)
-    self.add(Op(stream, lambda: self.kernel(stream, function, grid, block, words), what=function.name))
+    self.add(Op(stream, lambda: self.kernel(stream, function, grid, block, words, shared), what=function.name))
     return None
 
   # ---- graphs
@@ -605,7 +764,7 @@ class Driver:
 
   def frozen(self, p):
     grid, block = (p.gridDimX, p.gridDimY, p.gridDimZ), (p.blockDimX, p.blockDimY, p.blockDimZ)
-    return p.func, grid, block, self.words(p.func, p.kernelParams)
+    return p.func, grid, block, self.words(p.func, p.kernelParams), p.sharedMemBytes
 
   def cuGraphAddKernelNode(self, graph, before, n, params):
     return self.node(graph, before, n, self.frozen(params))
@@ -633,8 +792,8 @@ class Driver:
         ready = [x for x in left if all(id(b) in done for b in x.before)]
         x = ready[-1] if self.order == "lazy" else self.random.choice(ready)
         if params[id(x)] is not None:
-          function, grid, block, words = params[id(x)]
-          self.kernel(SimpleNamespace(context=function.context), function, grid, block, words)
+          function, *rest = params[id(x)]
+          self.kernel(SimpleNamespace(context=function.context), function, *rest)
         left.remove(x)
         done.add(id(x))
 
@@ -666,6 +825,16 @@ def install(name="emulated", **settings):
   return module
 
 
+installed = []  # as a plugin
+
+
 def pytest_configure():
   """As a plugin: for every test."""
-  install()
+  installed.append(install())
+
+
+def pytest_runtest_teardown(item):
+  """What a test's kernels did that a GPU would not have told is its failure."""
+  for driver in [m.driver for m in installed]:
+    told, driver.faults = driver.faults, []
+    assert told == [], item.name

@@ -66,6 +66,7 @@ def lazy(module):
     Device[name].synchronize()
     Device[name].pool.clear()
     Device[name].pooled = 0
+  assert driver.faults == []
 
 
 @contextlib.contextmanager
@@ -129,6 +130,9 @@ def test_devices_that_do_not_meet_read_what_is_not_there_yet(module, lazy, monke
   monkeypatch.setattr(module.CUDA, "meet", lambda self, devices: None)
   wrong = ((there + 2).sum(0) * 2).numpy()
   assert not np.allclose(wrong, (x + 2).sum(0) * 2)
+  for name in FOUR:
+    Device[name].synchronize()
+  lazy.faults.clear()
 
 
 def step(devices, driver=None):
@@ -168,10 +172,10 @@ def test_devices_meet_at_two_waits_each(lazy):
 def test_each_device_begins_to_gather_with_its_own_part(lazy, monkeypatch):
   turns, run_kernel = {}, cuda_emulator.Driver.kernel
 
-  def kernel(self, stream, function, grid, block, words):
+  def kernel(self, stream, function, grid, block, words, *more):
     if any("turn" in p for p in function.parameters):
       turns[self.streams.index(stream)] = words[-2].value, grid[0]
-    run_kernel(self, stream, function, grid, block, words)
+    run_kernel(self, stream, function, grid, block, words, *more)
 
   monkeypatch.setattr(cuda_emulator.Driver, "kernel", kernel)
   x = normal(1, 64, 512)
@@ -721,6 +725,93 @@ def test_products_of_whole_blocks_on_cores_of_four_warps(module, lazy, kind, bit
   got = ((a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)).float().numpy()
   assert any("wgmma.mma_async" in source for source in [*cuda_emulator._compiled][before:])
   np.testing.assert_allclose(got, x @ y, rtol=2.0**-bits)
+
+
+FENCE, MEET = r'asm volatile\("fence\.proxy\.async.*', r"__syncthreads\(\);"
+HAZARDS = {  # what is taken from a product's code, what it becomes, and what is then told
+  "no fence between threads' memory and cores": (FENCE, "", "has not published by a fence"),
+  "the fence after the barrier": (rf"({FENCE})\n *({MEET})", r"\2 \1", "has not published by a fence"),
+  "no fence of registers": (r'asm volatile\("wgmma\.fence.*', "", "without a fence of wgmma"),
+  "nobody waits for the last product": (r'asm volatile\("wgmma\.wait_group\.sync\.aligned 0.*', "", "under way"),
+  "the last may be under way": (r"(wgmma\.wait_group\.sync\.aligned) 0", r"\1 1", "before the product has been"),
+  "none is committed": (r'asm volatile\("wgmma\.commit.*', "", "while a product reads it"),
+  "registers are read meanwhile": (r"(.*wgmma\.commit)", r"d0 = d0 * 2; \1", "registers of a product are changed"),
+  "nobody waits for copies": (r'asm volatile\("cp\.async\.wait_group.*', "", "reads what has not come"),
+  "a group of copies too many is under way": (r"cp\.async\.wait_group 1", "cp.async.wait_group 2", "what has not come"),
+  "no barrier in the loop": (rf"(for \(int r\d+ = 0; (?:.*\n)*?.*){MEET}", r"\1", "since the last barrier"),
+  "memory that is in use is filled": (
+    r"\((v\d+) % 4\)",
+    r"(\1 % 2)",
+    "a product reads what has not come|while a product",
+  ),
+  "lines that are not swizzled": (r"1ull << 62", "0ull << 62", "not of 128 bytes' swizzling"),
+  "copies from where none may begin": (r"(copy_later<16>\(&s1\[v\d+\], &p1\[v\d+)", r"\1 + 1", "is not aligned"),
+  "more than a group has": (r"scratch \+ 0;", "scratch + 24576;", "beyond a group's"),
+}
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_what_a_product_may_not_do_is_told(module, lazy, name, monkeypatch):
+  """What a GPU would answer with other numbers, now and then: rules of the PTX ISA about wgmma, proxies, cp.async and a
+  group's memory. Each is broken in what is generated for a product, of which nothing is told as it is."""
+  pattern, other, told = HAZARDS[name]
+  x, y = (np.random.default_rng(0).integers(-8, 9, s).astype(np.float32) for s in ((64, 320), (320, 64)))
+
+  def product():
+    a, b = (Tensor(v, device="EMULATED").cast("bfloat16").realize() for v in (x, y))
+    return (a @ b).float().numpy()
+
+  np.testing.assert_allclose(product(), x @ y, rtol=2.0**-8)
+  assert lazy.faults == []
+  changed = []
+
+  def compiled(source, *_):
+    found = re.sub(pattern, other, source) if "wgmma.mma_async" in source else source
+    changed.extend([source] * (found != source))
+    return f"//sm_90a\n{found}".encode()
+
+  monkeypatch.setattr(module, "compile_source", compiled)
+  with PROCESS.anew():
+    product()
+  assert changed and any(re.search(told, x) for x in lazy.faults), lazy.faults
+  lazy.faults.clear()
+
+
+@pytest.mark.parametrize(
+  ("taken", "told"), [("after", "read without a barrier"), ("before", "another thread may read")]
+)
+def test_threads_that_do_not_meet_are_told_of(module, lazy, taken, told, monkeypatch):
+  """Two reductions by way of a group's memory: the barrier after a write, and the one before the next write."""
+  x = Tensor(normal(0, 300, 4100), device="EMULATED").realize()
+
+  def compiled(source, *_):
+    meets = [m.span() for m in re.finditer(MEET, source)]
+    begin, end = meets[1 if taken == "after" else 2] if len(meets) > 3 else (0, 0)
+    return f"//sm_90a\n{source[:begin]}{source[end:]}".encode()
+
+  monkeypatch.setattr(module, "compile_source", compiled)
+  with PROCESS.anew():
+    x.softmax().realize()
+    Device["EMULATED"].synchronize()
+  assert any(told in x for x in lazy.faults), lazy.faults
+  lazy.faults.clear()
+
+
+@pytest.mark.parametrize("bits", ["32ull << 32", "16ull << 32"])
+def test_a_matrix_descriptor_is_read_as_it_is_written(module, lazy, bits, monkeypatch):
+  """Eight rows begin 1024 bytes after eight others, not 512 or 256."""
+  x, y = (np.random.default_rng(0).integers(-8, 9, (64, 64)).astype(np.float32) for _ in range(2))
+  a, b = (Tensor(v, device="EMULATED").cast("bfloat16").realize() for v in (x, y))
+  asked = "64ull << 32", bits
+
+  def compiled(source, *_):
+    return f"//sm_90a\n{source.replace(*asked)}".encode()
+
+  with PROCESS.anew():
+    monkeypatch.setattr(module, "compile_source", compiled)
+    off = (a @ b).float().numpy()
+  assert np.abs(off - x @ y).max() > 1
+  lazy.faults.clear()
 
 
 @pytest.mark.parametrize("sizes", [(64, 48, 96), (100, 72, 100), (33, 17, 40)])
