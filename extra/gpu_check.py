@@ -243,10 +243,8 @@ def compile_only(given: Any) -> int:
         first = len(verdicts)
         for ast in gpu_model.kernels_of(lambda work=work, args=args: work.step(*args)):
           verdicts.append(v := gpu_model.judge(work.name, ast, given.arch))
-          print(
-            json.dumps({"what": v.name, "registers": v.registers, "share": round(v.share, 2), "bound": v.bound}),
-            flush=True,
-          )
+          row = {"what": v.name, "registers": v.registers, "share": round(v.share, 2), "bound": v.bound}
+          print(json.dumps(row | ({"waits": v.waits} if v.waits else {})), flush=True)
         if ms := 1e3 * sum(v.seconds for v in verdicts[first:]):  # else its kernels are those of one before
           print(json.dumps({"what": work.name, "kernels": len(verdicts) - first, "ms": round(ms, 4)}), flush=True)
   print()

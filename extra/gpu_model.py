@@ -96,6 +96,7 @@ class Verdict:
   roof: float
   seconds: float
   bound: str
+  waits: str = ""  # what the compiler says of products that do not follow one another at once
 
   @property
   def share(self) -> float:
@@ -173,15 +174,23 @@ def target_of(gpu: Gpu) -> Target:
   return cuda.target_of(gpu.capability, gpu.units, gpu.shared)
 
 
-def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int]:
-  """(its code, launch, bytes of local memory)"""
+def waits(said: str) -> str:
+  """What the compiler says of products that wait for one another, or for what they were not told to: its messages about
+  wgmma, C7510 and those that follow."""
+  return "; ".join(dict.fromkeys(re.findall(r"\((C75\d\d)\)", said)))
+
+
+def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int, str]:
+  """(its code, launch, bytes of local memory, what products wait for)"""
   rendered = cstyle.render(linear, "k", cstyle.CUDA)
+  binary, said = cuda.compiled_anew(rendered.source, "k", arch)
   with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "k.cubin")
-    path.write_bytes(cuda.compile_source(rendered.source, "k", arch))
+    path.write_bytes(binary)
     run = subprocess.run([nvdisasm(), path], capture_output=True, text=True, check=True)
   static = re.search(r"scratch\[(\d+)\]", rendered.source)
-  return read_code(run.stdout), rendered.launch, rendered.launch.local or (int(static[1]) * 16 if static else 0)
+  local = rendered.launch.local or (int(static[1]) * 16 if static else 0)
+  return read_code(run.stdout), rendered.launch, local, waits(said)
 
 
 @dataclass(slots=True)
@@ -242,7 +251,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   linear = codegen.lower_kernel(ast, target_of(gpu))
   cores = {u.arg for u in linear if u.op is Ops.MMA}
   kinds = {core.operand.itemsize for core in cores}
-  code, launch, local = compiled(linear, arch)
+  code, launch, local, said = compiled(linear, arch)
   threads, groups = prod(launch.threads), prod(launch.groups)
   warps = ceildiv(threads, 32)
   fits = [WARPS // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
@@ -267,7 +276,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   found = code.instructions, code.registers, here, warps, waves
   # groups beside each other go on while one waits
   waiting = passes * code.stalls * groups / (gpu.units * here * gpu.clock)
-  return Verdict(name, cost.nbytes, cost.ops, *found, roof, times[bound] * max(slower, 1) + waiting, bound)
+  return Verdict(name, cost.nbytes, cost.ops, *found, roof, times[bound] * max(slower, 1) + waiting, bound, said)
 
 
 def empty(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
@@ -362,7 +371,7 @@ def report(arch: str, tf32: bool) -> None:
         v = judge(name + (f" {i + 1}/{len(found)}" if len(found) > 1 else ""), ast, arch)
         print(
           f"{v.name:24s} {v.nbytes / 1e6:8.1f} {v.flops / 1e9:8.2f} {v.instructions:6d} {v.registers:5d}"
-          f" {v.groups:3d}x{v.warps:<3d} {v.waves:7.1f} {v.bound:>11s} {v.share:.2f}"
+          f" {v.groups:3d}x{v.warps:<3d} {v.waves:7.1f} {v.bound:>11s} {v.share:.2f} {v.waits}".rstrip()
         )
 
 

@@ -1,13 +1,14 @@
 """The static model of kernels on a GPU: what it reads off machine code, and that it tells one kernel from another."""
 
 import pytest
-from sass import has, machine_code, needs_nvdisasm
+from sass import has, machine_code, needs_nvdisasm, source_of
 
 from extra import gpu_model
 from tinygrad import dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics import gpu as heuristic
 from tinygrad.device import DeviceError
+from tinygrad.runtime import cuda
 
 KINDS = ("float32", "bfloat16")
 BOUND_BY_MEMORY = [f"{x} {kind}" for x in ("sum of columns", "softmax", "layernorm", "argmax") for kind in KINDS]
@@ -127,6 +128,33 @@ def test_what_a_cache_holds_is_not_read_from_memory_again():
   size = 4 * 2048 << 17
   assert gpu_model.traffic(linear, 2048, 700, 50 << 20)[0] == pytest.approx(4 * size)
   assert gpu_model.traffic(linear, 2048, 50, 50 << 20)[0] == pytest.approx(2 * size)
+
+
+# of heads 256 wide the two that keep two operands and a sum of 64 x 256 in the registers of four warps
+SERIAL = {("trained 4096x256", 1): "C7512", ("trained 4096x256", 2): "C7512"}
+ON_WGMMA = [
+  name for name, _ in gpu_model.workloads() if name.startswith(("matmul b", "matmul f", "attention", "train"))
+]
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("name", ON_WGMMA)
+def test_products_follow_one_another_at_once(name):
+  """The compiler says where it makes wgmma wait: for registers that something else reads, or that there are not."""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    found = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
+  for i, ast in enumerate(found):
+    assert gpu_model.judge(name, ast, "sm_90a").waits == SERIAL.get((name, i), ""), (name, i)
+
+
+@needs_nvdisasm
+def test_what_makes_products_wait_is_said():
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())["attention bf16"])
+  source = source_of(ast, "sm_90a").source
+  assert gpu_model.waits(cuda.compiled_anew(source, "k", "sm_90a")[1]) == ""
+  early = source.replace("wait_group.sync.aligned 0", "wait_group.sync.aligned 1")
+  assert "C7514" in gpu_model.waits(cuda.compiled_anew(early, "k", "sm_90a")[1])
 
 
 @needs_nvdisasm

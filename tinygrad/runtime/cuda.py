@@ -110,24 +110,31 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
   """
   (major, minor), _ = toolchain()
   key = diskcache.key_of(source, arch, f"nvrtc {major}.{minor}")
-  if (code := diskcache.get(key)) is not None:
-    return code
+  if (code := diskcache.get(key)) is None:
+    diskcache.put(key, code := compiled_anew(source, name, arch)[0])
+  return code
+
+
+def compiled_anew(source: str, name: str, arch: str) -> tuple[bytes, str]:
+  """The same anew, and what the compiler said.
+
+  Raises: DeviceError with that where it ends in an error.
+  """
   _, program = nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], [])
   try:
     options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    nvrtc.nvrtcGetProgramLog(program, log)
+    said = log.decode().rstrip("\0")
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-      log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
-      nvrtc.nvrtcGetProgramLog(program, log)
-      said = errors_of(log.decode().rstrip("\0")) or status.name
-      raise DeviceError(f"CUDA: compiling {name} for {arch} failed: {said}")
+      raise DeviceError(f"CUDA: compiling {name} for {arch} failed: {errors_of(said) or status.name}")
     kind = "PTX" if arch.startswith("compute") else "CUBIN"
     code = bytes(getattr(nvrtc, f"nvrtcGet{kind}Size")(program)[1])
     getattr(nvrtc, f"nvrtcGet{kind}")(program, code)
   finally:
     nvrtc.nvrtcDestroyProgram(program)
-  diskcache.put(key, code)
-  return code
+  return code, said
 
 
 @dataclass(slots=True, eq=False)
