@@ -8,12 +8,14 @@ from extra.bench.auto_recipes import Contest, brief, meshes
 from extra.recipes import MODELS, PAIRS, RECIPES, placements, reason, training
 from extra.roofline import roofline
 from tinygrad import P, Sharding, auto
+from tinygrad.propagation import planned_bytes
 from tinygrad.sharding import explain
-from tinygrad.solver.auto import copies, fit, search
+from tinygrad.solver.auto import copies, fit, memory, search
 from tinygrad.solver.auto import model as models
 from tinygrad.solver.auto.choices import Choices
 from tinygrad.solver.auto.machine import H100, Machine
 from tinygrad.solver.auto.program import Chosen
+from tinygrad.solver.auto.recompute import Dropping
 
 # of what models of scale 2 take, kernels and moves have shares as in large ones
 SMALL = Machine(flops=1e13, bandwidth=5e10, link=2e10, latency=2e-7)
@@ -105,3 +107,30 @@ def test_placements_under_lower_limits_are_planned_where_memory_binds(monkeypatc
   assert not slower("ViT", 1, H100, plan=True)
   monkeypatch.setattr(fit.Fitting, "by_limits", lambda self, best, high: best)
   assert slower("ViT", 1, H100, plan=True)
+
+
+def in_the_memory_of(recipe):
+  """What auto finds for a small convnet, where a step is nearly all latency, in what a recipe takes."""
+  contest = Contest("convnet", 1, H100)
+  row = contest.by_hand(ONE, recipe)
+  return contest.chosen("auto", ONE, [row], row.memory)
+
+
+@pytest.mark.parametrize("recipe", ("DP", "FSDP"))
+def test_lifetimes_hold_what_the_plan_of_a_convolutions_gradient_does(recipe, monkeypatch):
+  """It is a sum over windows, and no product in memory that is spread. (Mutant: that is.)"""
+  roots = [t.uop for t in training("convnet", 1, recipe, ONE)]
+  nbytes = planned_bytes(roots)
+
+  def held():
+    dropping = Dropping(roots, H100, planned_bytes)
+    return dropping.leaves + dropping.most
+
+  assert held() == pytest.approx(nbytes, rel=0.15)
+  monkeypatch.setattr(memory, "as_windows", lambda u: None)
+  assert held() > 2 * nbytes
+
+
+def test_what_lives_while_a_gradient_is_computed_fits_as_by_hand():
+  """In 169,564 bytes, as FSDP takes; nothing was found where products were taken to be held."""
+  assert not in_the_memory_of("FSDP").faster

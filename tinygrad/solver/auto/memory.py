@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
+from tinygrad.schedule.homes import peel
 from tinygrad.schedule.schedule import ANY_TARGET
+from tinygrad.schedule.windows import as_windows
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.graph import Asked
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+
+ANYWHERE = "NULL:0"  # one device: what is stored is decided of what each of them runs
 
 
 def is_view(u: UOp) -> bool:
@@ -72,17 +76,21 @@ def fused_by_schedule(order: Sequence[UOp], views: Callable[[UOp], bool]) -> set
     return kept
 
   def make(u: UOp, src: Sources) -> UOp:
+    if u.op is Ops.BUFFER:
+      return u.replace(arg=u.arg._replace(device=ANYWHERE))
     if u.op is Ops.SINK:
       src = tuple([s if s.op is Ops.ASSIGN else in_memory(u, x) for x, s in zip(u.src, src)])
     if u.op is Ops.CONSTRAIN or (u.op is Ops.MOVE and views(u)):
-      return UOp.new(Ops.DETACH, u.dtype, src)
+      return src[0]
     if u.op is Ops.MOVE:
       return UOp.new(Ops.CONTIGUOUS, u.dtype, (in_memory(u, u.src[0]),), ("arrived", place[u]))
-    return on_sources(u, src)
+    new = on_sources(u, src)
+    windows = as_windows(new) if u.op is Ops.REDUCE else None
+    return new if windows is None else windows
 
   stored = set(fuse.choose(rebuild(order[-1], make, made), ANY_TARGET, rows=True))
   held = {next(v for v in x.down() if not views(v)) for kept, x in sent.items() if kept in stored}
-  return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or made[u] not in stored)}
+  return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or peel(made[u]) not in stored)}
 
 
 def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> list[float]:
