@@ -168,6 +168,25 @@ def test_where_memory_binds_the_least_of_all_choices_is_found(seed):
     assert held.chosen.bound <= least * (1 + 1e-6) and held.seconds <= least * 1.01
 
 
+@pytest.mark.parametrize("seed", (6, 18))
+def test_what_is_moved_counts_as_memory(seed):
+  """At a price of a byte against elimination. (Mutant: a model that does not count it chooses what holds more.)"""
+  plain = Model(*random_case(seed))
+  model = plain.with_moved()
+  p, looked = model.program, Search(model)
+  free, smallest = looked.within(None), looked.least_held()
+  for share in (0.25, 0.5, 0.75):
+    limit = smallest + (free.held - smallest) * share
+    found, hull = looked.within(limit), looked.hull(looked.all)
+    assert found.held <= limit and found.chosen.gap <= 0.01
+    for weight in (x * free.chosen.seconds / limit for x in (0.1, 1.0, 10.0)):
+      point, least_seconds = hull.at(weight), least_of_all(p.priced(weight))
+      assert hull.lines[weight] == pytest.approx(least_seconds, rel=1e-6)
+      assert p.priced(weight).total(point.cuts) == pytest.approx(point.priced(weight))
+      assert found.chosen.seconds >= (least_seconds - weight * limit) * (1 - 1e-6)
+    assert p.held(Search(plain).within(limit).chosen.cuts) > limit
+
+
 def test_a_rounding_alone_misses_it(monkeypatch):
   """(Mutant: no branches, and no search for whole placements.)"""
   monkeypatch.setattr(search, "refined", lambda p, chosen, known: chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tinygrad.helpers import prod
@@ -32,6 +33,15 @@ class Posed:
   def follows(self, edge: Edge) -> bool:
     """Whether its values are placed as one."""
     return edge.rule.elementwise and len({self.merged[v] for v in edge.values if v is not None}) == 1
+
+  def held(self, place: Mapping[UOp, int], moment: int) -> set[int]:
+    """What has a copy that ops read before a moment and after it."""
+    early, late = set[int](), set[int]()
+    for u, edge in zip(self.ops, self.problem.edges):
+      if u is not None and not self.follows(edge):
+        into = late if place[u] > moment else early
+        into.update(v for v in edge.values[: edge.rule.sources] if v is not None)
+    return {v for v, copy in self.copies.items() if copy in early and copy in late}
 
   def reads(self, v: int, copied: bool, fused: set[UOp]) -> int:
     """Of a value that is not in memory unless it is moved, how often what an op reads of it, or what is copied, is

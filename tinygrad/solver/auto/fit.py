@@ -19,6 +19,7 @@ FAR = 0.05  # above the bound: so far, other placements are looked at too
 MUCH = 1.5  # times the memory: where the fastest placement takes more, it is not built
 SPARE = 0.01  # of the memory: where a plan leaves more, less is dropped
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
+MOST_MOVED = 10_000  # variables of a program in which what is moved counts: whole placements have to be searched for
 TRIES = 3  # to find the limit of the model under which a draft fits
 
 Roots = Sequence[UOp]
@@ -116,15 +117,18 @@ class Fitting:
 
   def by_limits(self, best: Draft | None, high: float) -> Draft | None:
     """The fastest of `best` and of what fits under limits of the model: lower and lower ones than `high`, what the
-    fastest holds, then by halves between what fits and what does not, until that is close to the bound. Each is
-    planned, and what has to be is dropped of it: a plan may hold more than the model counts, or less."""
-    least, low, tried = self.search.least_held(), 0.0, set[Dropping]()
+    fastest holds, then by halves between what fits and what does not, until that is close to the bound. In a small
+    program what is moved to be read later counts there, too. Each is planned, and what has to be is dropped of it: a
+    plan may hold more than the model counts, or less."""
+    model = self.search.model
+    search = Search(model.with_moved()) if model.program.columns() <= MOST_MOVED else self.search
+    least, low, tried = search.least_held(), 0.0, set[Dropping]()
     step = (least / high) ** (1 / MOST_PLANS)
     for _ in range(MOST_PLANS + TRIES):
       limit = (low + high) / 2 if low else max(high * step, least)
       if high - limit < SPARE * limit or (best is not None and self.answer(best).gap <= FAR):
         break
-      draft = self.draft(self.search.within(limit))
+      draft = self.draft(search.within(limit))
       if best is not None and draft.found.chosen.seconds >= best.seconds:
         if not low:
           break

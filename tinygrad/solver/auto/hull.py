@@ -5,6 +5,7 @@ between two neighbours of it lies what a limit of memory allows."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tinygrad.solver.auto.program import Chosen, Part, Priced, Program, mended
 
 MOST_COLUMNS = 200_000  # of a linear program for all choices; in a larger one these are looked for by bounds
 MOST_PRICES = 20  # of a byte, for one limit
+STEP, MOST_STEPS = 4.0, 8  # of the price of a byte, until what is chosen fits
 SAME = 1e-6  # of the seconds: so little better a choice at another price is none
 
 
@@ -78,12 +80,12 @@ class Hull:
 
   def chosen(self, memory: float | None) -> Chosen:
     """The fastest choice that is known to fit, and, where it is not the fastest of all, its neighbour of the hull that
-    does not."""
+    does not. It takes forever where none does."""
     free = self.points[0] if self.points else self.at(0.0)
     if memory is None or free.held <= memory:
       return Chosen(free.cuts, free.seconds, min(free.seconds, self.bound(None)))
-    if not any(point.held <= memory for point in self.points):
-      self.reach(memory)
+    if not self.fits(memory):
+      return Chosen(free.cuts, math.inf, self.bound(memory))
     for _ in range(MOST_PRICES):
       over, under = self.edge(memory)
       weight = (under.seconds - over.seconds) / (over.held - under.held)
@@ -95,10 +97,13 @@ class Hull:
     fastest = min((point for point in self.points if point.held <= memory), key=lambda point: point.seconds)
     return Chosen(fastest.cuts, fastest.seconds, min(fastest.seconds, self.bound(memory)), (over.cuts, under.cuts))
 
-  def reach(self, memory: float) -> None:
-    """Finds a choice that fits."""
-    assert isinstance(self.p, Program)
-    self.noted(mended(Program(self.p.values, self.p.ops, memory), self.p.smallest()))
+  def fits(self, memory: float) -> bool:
+    """Whether a choice is known to fit, or found from that which holds little, or by higher and higher prices."""
+    free = self.points[0] if self.points else self.at(0.0)
+    if isinstance(self.p, Program) and not any(point.held <= memory for point in self.points):
+      self.noted(mended(Program(self.p.values, self.p.ops, memory), self.p.smallest()))
+    steps = (self.at(STEP**i * free.seconds / free.held) for i in range(MOST_STEPS))
+    return any(point.held <= memory for point in itertools.chain(self.points, steps))
 
   def edge(self, memory: float) -> tuple[Point, Point]:
     """Two neighbours of the hull, of what does not fit and what does: those between which the line is lowest there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tinygrad.device import refuse
 from tinygrad.helpers import size_to_str
@@ -18,10 +19,13 @@ MOST_LEFT = 500_000  # of one among which the best choice certainly is, or those
 
 def check_memory(p: Program) -> None:
   """Raises: ShardError where no placement fits the memory."""
-  least = sum(min(v.memory) for v in p.values)
-  if p.memory is not None and least > p.memory:
-    said = f"auto: no placement fits in {size_to_str(p.memory)} on each device"
-    refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
+  if p.memory is not None and p.least() > p.memory:
+    refuse_memory(p, p.least())
+
+
+def refuse_memory(p: Program, least: float) -> NoReturn:
+  said = f"auto: no placement fits in {size_to_str(p.memory or 0.0)} on each device"
+  refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
 
 
 def least_time(p: Program, hull: Hull | None = None) -> Chosen:

@@ -52,7 +52,7 @@ def whole_choice(p: Program, known: Sequence[int]) -> tuple[list[int], float]:
   `known`: one that fits."""
   columns, rows, cuts, _ = variables(p)
   if p.memory is not None:
-    entries = [(j, m) for v, one in zip(p.values, cuts) for j, m in zip(one, v.memory) if m]
+    entries = [(j, m) for j, m in enumerate(columns.memory) if m]
     scale = max((m for _, m in entries), default=1.0)
     rows.new([(j, m / scale) for j, m in entries], -float("inf"), p.memory / scale)
   options = {"mip_rel_gap": CLOSE * 0.9, "mip_max_nodes": MOST_NODES, "parallel": "off"}
@@ -71,7 +71,7 @@ def variables(p: Program) -> tuple[Columns, Rows, list[list[int]], list[list[int
   """The variables, the constraints but for memory, and the variables of each value's cuts, which come first, and of
   each op's ways."""
   rows, columns, ways = Rows(), Columns(), list[list[int]]()
-  x = [[columns.new(seconds) for seconds in v.seconds] for v in p.values]
+  x = [[columns.new(seconds, nbytes) for seconds, nbytes in zip(v.seconds, v.memory)] for v in p.values]
   for one in x:
     rows.new([(j, 1.0) for j in one], 1.0, 1.0)
   for op in p.ops:
@@ -93,7 +93,11 @@ def costs_in_order(p: Program) -> Any:
 
 def link(side: Side, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Columns) -> None:
   """What of a value goes from each of its cuts to each that the ways of an op want, and costs that."""
-  moves = [{j: columns.new(cost) for j, cost in enumerate(row) if cost < float("inf")} for row in side.costs.tolist()]
+  memory = numpy.zeros_like(side.costs) if side.memory is None else side.memory
+  moves = [
+    {j: columns.new(cost, nbytes) for j, (cost, nbytes) in enumerate(zip(row, held)) if cost < float("inf")}
+    for row, held in zip(side.costs.tolist(), memory.tolist())
+  ]
   for j in range(side.costs.shape[1]):
     ways = [(y[w], -1.0) for w, want in enumerate(side.want) if want == j]
     rows.new([*((row[j], 1.0) for row in moves if j in row), *ways], 0.0, 0.0)
@@ -102,13 +106,14 @@ def link(side: Side, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Co
 
 
 class Columns:
-  """The variables, each at least 0, by their costs."""
+  """The variables, each at least 0, by their costs, and the bytes that count as memory."""
 
   def __init__(self) -> None:
-    self.costs: list[float] = []
+    self.costs, self.memory = list[float](), list[float]()
 
-  def new(self, cost: float) -> int:
+  def new(self, cost: float, nbytes: float = 0.0) -> int:
     self.costs.append(cost)
+    self.memory.append(nbytes)
     return len(self.costs) - 1
 
 

@@ -93,9 +93,10 @@ def fused_by_schedule(order: Sequence[UOp], views: Callable[[UOp], bool]) -> set
   return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or peel(made[u]) not in stored)}
 
 
-def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> list[float]:
-  """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, others from when they
-  are computed until they are last read. What is fused takes none; who reads it reads what it is computed from."""
+def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> tuple[list[float], int]:
+  """Of each value the bytes that it has in memory when the most is held, uncut, and that moment: leaves always, others
+  from when they are computed until they are last read. What is fused takes none; who reads it reads what it is computed
+  from."""
   nbytes = [float(prod(u.max_shape) * u.dtype.itemsize) for u in asked.nodes]
   spans: dict[int, tuple[int, int]] = {}
   for u, (begin, end) in lifetimes(asked.order, fused).items():
@@ -104,7 +105,7 @@ def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> list[float]:
       spans[v] = min(begin, before[0]), max(end, before[1])
   at = moment_of_most([(*span, nbytes[v]) for v, span in spans.items()], len(asked.order))
   alive = leaves.union(v for v, (begin, end) in spans.items() if begin <= at <= end)
-  return [n if v in alive else 0.0 for v, n in enumerate(nbytes)]
+  return [n if v in alive else 0.0 for v, n in enumerate(nbytes)], at
 
 
 Lives = Sequence[tuple[int, int, float]]  # from when until when, and how many bytes
@@ -155,13 +156,26 @@ def lifetimes(
 ) -> dict[UOp, tuple[int, int]]:
   """When nodes that are stored are computed, and last read: places in the order. `reads`: what counts as read by a
   node; what is fused into nothing reads nothing."""
+  read = last_reads(order, fused, reads)
+  return {u: (i, read.get(u, i)) for i, u in enumerate(order) if u not in fused}
+
+
+def last_reads(
+  order: Sequence[UOp], fused: set[UOp], reads: Callable[[UOp], Iterable[UOp]] = sources_of
+) -> dict[UOp, int]:
+  """When nodes are last read, stored or not."""
   read: dict[UOp, int] = {}
-  lives: dict[UOp, tuple[int, int]] = {}
   for i in range(len(order) - 1, -1, -1):
     u = order[i]
-    last = read.get(u, i)
     for s in () if u in fused and u not in read else reads(u):
-      read[s] = max(read.get(s, 0), last if u in fused else i)
-    if u not in fused:
-      lives[u] = i, last
-  return lives
+      read[s] = max(read.get(s, 0), read[u] if u in fused else i)
+  return read
+
+
+def shown_bytes(u: UOp) -> float:
+  """Of what a view shows, the least that there is below it: what is sent where it is moved."""
+  nbytes = prod(u.max_shape) * u.dtype.itemsize
+  while is_view(u) and u.src:
+    u = u.src[0]
+    nbytes = min(nbytes, prod(u.max_shape) * u.dtype.itemsize)
+  return float(nbytes)

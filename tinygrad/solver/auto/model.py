@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tinygrad.device import Mesh
 from tinygrad.helpers import numpy, prod
@@ -10,7 +12,7 @@ from tinygrad.solver.auto.choices import Choices, Cut, Want
 from tinygrad.solver.auto.classes import Classes, classes_of
 from tinygrad.solver.auto.copies import posed
 from tinygrad.solver.auto.machine import Machine
-from tinygrad.solver.auto.memory import fused_ones, held_bytes
+from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view, last_reads, shown_bytes
 from tinygrad.solver.auto.program import Op, Program, Side, Value
 from tinygrad.solver.auto.traffic import by_elementwise, by_op, is_heavy
 from tinygrad.solver.graph import ask
@@ -21,7 +23,8 @@ LESS = 1e-4  # of equal times the one that holds less memory: so many bytes that
 
 class Model:
   """A graph on a mesh of machines: what its placements take. `held`, of each value, uncut: the bytes that count as
-  memory; `touched`: those that elementwise ops write to memory and read of it."""
+  memory; `touched`: those that elementwise ops write to memory and read of it; `copied`, `shown`: what has a copy, and
+  views, that count as memory where they are placed otherwise than what they are of."""
 
   def __init__(self, sink: UOp, mesh: Mesh, machine: Machine) -> None:
     asked = self.asked = ask(sink, mesh)
@@ -30,9 +33,20 @@ class Model:
     self.classes = classes_of(self.posed.problem, leaves, self.posed.merged, self.posed.hints)
     self.fused = fused_ones(asked.order)
     none = [0.0] * len(self.posed.copies)
-    self.held = held_bytes(asked, set(leaves), self.fused) + none
+    held, self.moment = held_bytes(asked, set(leaves), self.fused)
+    self.held = held + none
+    self.copied, self.shown = set[int](), set[UOp]()
     self.touched = by_elementwise(asked, self.fused) + none
     self.program = self.program_of(self.classes)
+
+  def with_moved(self) -> Model:
+    """The same where what is moved for copies and views counts, too, that are held when the most is."""
+    order, found = self.asked.order, copy.copy(self)
+    place, last = {u: i for i, u in enumerate(order)}, last_reads(order, self.fused)
+    found.copied = self.posed.held(place, self.moment)
+    found.shown = {u for u, end in last.items() if is_view(u) and place[u] <= self.moment <= end}
+    found.program = found.program_of(self.classes)
+    return found
 
   def blocks(self, cut: Cut, rank: int) -> int:
     return prod(self.choices.parts(cut, i) for i in range(rank))
@@ -57,6 +71,21 @@ class Model:
     seconds = [(touched / n + LESS * m) / self.choices.machine.bandwidth for n, m in zip(blocks, memory)]
     return Value(shape, self.posed.nodes[first].dtype.itemsize, cuts, memory, seconds)
 
+  def moved(self, members: Sequence[int], value: Value, wants: Sequence[Want]) -> Any:
+    """[cuts, wants]: the bytes of what a class of values is moved to for copies and views; where they are that takes
+    none. None where nothing of it is held."""
+    if not (moved := [v for e in members if (v := self.moved_by(e)) is not None]):
+      return None
+    nbytes = sum(shown_bytes(self.posed.nodes[v]) for v in moved)
+    there = [[cut == want for want, _ in wants] for cut in value.cuts]
+    blocks = [self.blocks(want, len(value.shape)) for want, _ in wants]
+    return numpy.where(numpy.array(there), 0.0, nbytes / numpy.array(blocks))
+
+  def moved_by(self, e: int) -> int | None:
+    """What is held for a copy or a view where it is not placed as that."""
+    v, u = self.posed.problem.edges[e].values[0], self.posed.ops[e]
+    return v if (v in self.copied if u is None else u in self.shown) else None
+
   def op(self, members: Sequence[int], classes: Classes, values: Sequence[Value]) -> Op:
     """A class of ops."""
     edge, u = self.posed.problem.edges[members[0]], self.posed.ops[members[0]]
@@ -71,7 +100,8 @@ class Model:
         value, reads = values[classes.value[v]], self.posed.reads(v, u is None, self.fused)
         source = i < edge.rule.sources
         table = self.choices.table(value.shape, value.itemsize, value.cuts, list(numbers), source, reads)
-        sides.append(Side(classes.value[v], want, len(members) * table))
+        memory = self.moved(members, value, list(numbers)) if i == 0 else None
+        sides.append(Side(classes.value[v], want, len(members) * table, memory))
     if u is None:  # a copy is where it is moved to
       cuts = values[sides[1].value].cuts
       sides[1].want = numpy.arange(len(ways))

@@ -27,11 +27,12 @@ class Value:
 class Side:
   """One of the values of a class of ops. `want`: of each way of the op the number of what it wants of the value;
   `costs` [cuts, wants]: seconds from each cut of the value to each of those, of all ops of the class together; infinite
-  where it may not be moved so."""
+  where it may not be moved so. `memory`, likewise: the bytes that count for what it is moved to; None: none do."""
 
   value: int
   want: Any
   costs: Any
+  memory: Any = None
 
   def of_ways(self, cut: Any) -> Any:
     """Of each way what the value costs at a cut, or at several: [cuts, ways]."""
@@ -58,6 +59,19 @@ class Op:
     """The number of the best way."""
     return int(self.priced(chosen).argmin())
 
+  def held(self, chosen: Sequence[int]) -> float:
+    """Bytes that count for what values are moved to, by the best way."""
+    sides = [side for side in self.sides if side.memory is not None]
+    best = self.best(chosen) if sides else 0
+    return float(sum(side.memory[chosen[side.value], side.want[best]] for side in sides))
+
+  def at_price(self, weight: float) -> Op:
+    """The same where a byte of what values are moved to costs so much."""
+    if all(side.memory is None for side in self.sides):
+      return self
+    sides = [s if s.memory is None else replace(s, costs=s.costs + weight * s.memory, memory=None) for s in self.sides]
+    return Op(self.ways, self.seconds, sides)
+
   def prices(self, chosen: Sequence[int], v: int) -> Any:
     """The seconds for each cut of a value, the others placed so."""
     fixed = sum((side.of_ways(chosen[side.value]) for side in self.sides if side.value != v), self.seconds)
@@ -78,7 +92,11 @@ class Program:
 
   def held(self, chosen: Sequence[int]) -> float:
     """Bytes of memory on each device."""
-    return sum(v.memory[c] for v, c in zip(self.values, chosen))
+    return sum(v.memory[c] for v, c in zip(self.values, chosen)) + sum(op.held(chosen) for op in self.ops)
+
+  def least(self) -> float:
+    """Bytes below which no choice is."""
+    return sum(min(v.memory) for v in self.values)
 
   def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
     """The seconds of a choice, and the bytes that it holds; at any price."""
@@ -106,7 +124,7 @@ class Program:
   def priced(self, weight: float) -> Program:
     """The same without a limit of memory, of which each byte costs `weight` seconds."""
     values = [replace(v, seconds=[s + weight * m for s, m in zip(v.seconds, v.memory)]) for v in self.values]
-    return Program(values, self.ops, None)
+    return Program(values, [op.at_price(weight) for op in self.ops], None)
 
   def kept(self, cuts: Sequence[Sequence[int]], ways: Sequence[Sequence[int]] | None = None) -> Program:
     """The same with these cuts of each value, and these ways of each op, alone."""
@@ -120,7 +138,8 @@ class Program:
       sides = []
       for side in op.sides:
         wants, want = numpy.unique(side.want[list(keep)], return_inverse=True)
-        sides.append(Side(side.value, want, side.costs[numpy.ix_(cuts[side.value], wants)]))
+        there = numpy.ix_(cuts[side.value], wants)
+        sides.append(Side(side.value, want, side.costs[there], None if side.memory is None else side.memory[there]))
       ops.append(Op([op.ways[w] for w in keep], op.seconds[list(keep)], sides))
     return Program(values, ops, self.memory)
 
@@ -178,6 +197,10 @@ def costs_of(p: Program, chosen: Sequence[int], v: int, ops: Sequence[Op]) -> li
   """(bytes too many, seconds) of the ops around a value for each of its cuts."""
   value = p.values[v]
   seconds = sum((op.prices(chosen, v) for op in ops), numpy.array(value.seconds))
-  held = 0.0 if p.memory is None else p.held(chosen) - value.memory[chosen[v]] - p.memory
-  over = [0.0 if p.memory is None else max(0.0, held + m) for m in value.memory]
+  over = [0.0] * len(value.cuts)
+  if p.memory is not None:
+    ways = [[*chosen[:v], k, *chosen[v + 1 :]] for k in range(len(value.cuts))]
+    moved = [sum(op.held(way) for op in ops) for way in ways]
+    held = p.held(chosen) - value.memory[chosen[v]] - moved[chosen[v]] - p.memory
+    over = [max(0.0, held + m + n) for m, n in zip(value.memory, moved)]
   return list(zip(over, seconds.tolist()))

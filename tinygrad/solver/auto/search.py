@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tinygrad.solver.auto.classes import Classes
 from tinygrad.solver.auto.hull import Hull, Point
 from tinygrad.solver.auto.layers import Layers, equal_layers
-from tinygrad.solver.auto.least import check_memory, refined
+from tinygrad.solver.auto.least import check_memory, refined, refuse_memory
 from tinygrad.solver.auto.linear import CLOSE
 from tinygrad.solver.auto.model import Model
 from tinygrad.solver.auto.program import Chosen, Edge, Program, mended
@@ -67,7 +67,7 @@ class Search:
     return found
 
   def chosen(self, keep: Keep, memory: float | None) -> Chosen | None:
-    """Of what is left; None where nothing fits."""
+    """Of what is left; None where it is known that nothing fits."""
     p = self.model.program
     if memory is not None and sum(min(v.memory[k] for k in cuts) for v, cuts in zip(p.values, keep)) > memory:
       return None
@@ -82,6 +82,8 @@ class Search:
     check_memory(p)
     first = self.chosen(self.all, memory)
     assert first is not None
+    if first.seconds == math.inf:
+      refuse_memory(p, self.least_held())
     best, branches = Selection(self.model.classes, p, first), [(first, self.all)]
     for _ in range(MOST_BRANCHES):
       found, keep = branch = min(branches, key=lambda branch: branch[0].bound)
@@ -109,8 +111,10 @@ class Search:
     return self.traded_hull().points[0].held
 
   def least_held(self) -> float:
-    """Bytes below which no placement is."""
-    return sum(min(v.memory) for v in self.model.program.values)
+    """Bytes that the smallest placement holds that is known."""
+    hull = self.hull(self.all)
+    hull.fits(self.model.program.least())
+    return min(point.held for point in hull.points)
 
   def traded_hull(self) -> TradedHull:
     if self.traded is None:
@@ -208,4 +212,10 @@ class Search:
     for part, c, nbytes in zip(self.layers.of, model.classes.value, model.held):
       if part is not None:
         found[part] += nbytes / blocks[c]
+    for op, members in zip(model.program.ops, model.heavy(model.classes)):
+      nbytes = op.held(cuts) / len(members)
+      for e in members if nbytes else ():
+        within = (self.layers.of[v] for v in model.posed.problem.edges[e].values if v is not None)
+        if (part := next((i for i in within if i is not None), None)) is not None:
+          found[part] += nbytes
     return found

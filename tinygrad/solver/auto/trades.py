@@ -7,7 +7,6 @@ what no placement is below, whatever is computed again."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from tinygrad.uop import Ops, UOp
 LIKED = 1 - 1e-4  # of what a move takes: rather one that is made again than one for each reader, which are built as one
 STATES = (0, 1)  # of values that are kept, or had again
 WAYS = [Way((k,), (), 0.0) for k in STATES]
-STEP, MOST_STEPS = 4.0, 8  # of the price of a byte, until what is chosen fits
 
 
 @dataclass(slots=True)
@@ -86,18 +84,13 @@ class HeldValues:
     self.model, self.order = model, asked.order
     self.fused = fused_by_schedule(asked.order, is_view)
     self.leaves = {asked.number[u] for u in asked.leaves}
-    self.place = {u: i for i, u in enumerate(asked.order)}
     self.edge = {u: e for u, e in zip(posed.ops, posed.problem.edges) if u is not None and not posed.follows(e)}
     spans = self.spans(lifetimes(self.order, self.fused))
     nbytes = [nbytes_of(u) for u in asked.nodes]
     self.moment = moment_of_most([(*span, nbytes[v]) for v, span in spans.items()], len(self.order))
     self.alive = self.at_moment(spans)
     self.direct = self.at_moment(self.spans(lifetimes(self.order, self.fused, self.reads)))
-    early, late = set[int](), set[int]()
-    for u, edge in self.edge.items():
-      into = late if self.place[u] > self.moment else early
-      into.update(v for v in edge.values[: edge.rule.sources] if v is not None)
-    self.copied = {v for v, copy in posed.copies.items() if copy in early and copy in late}
+    self.copied = posed.held({u: i for i, u in enumerate(asked.order)}, self.moment)
 
   def spans(self, lives: dict[UOp, tuple[int, int]]) -> dict[int, tuple[int, int]]:
     spans: dict[int, tuple[int, int]] = {}
@@ -132,7 +125,7 @@ class Trades:
     self.blocks = blocks
     leaf = [sum(model.held[v] for v in members if v in self.held.leaves) for members in classes.values]
     values = [replace(v, memory=(leaf[c] / blocks[c]).tolist()) for c, v in enumerate(p.values)]
-    self.base = Program(values, p.ops, None)
+    self.base = Program(values, [op.at_price(0.0) for op in p.ops], None)
     heavy = list(model.heavy(classes))
     self.ops_of = {u: i for i, members in enumerate(heavy) for e in members if (u := model.posed.ops[e]) is not None}
     self.of_value: dict[int, Items] = {}
@@ -299,9 +292,3 @@ class TradedHull(Hull):
   """Of placements and of what is computed again."""
 
   same = 2e-4
-
-  def fits(self, memory: float) -> bool:
-    """Whether a choice is known to fit, or found by higher and higher prices."""
-    free = self.points[0] if self.points else self.at(0.0)
-    steps = (self.at(STEP**i * free.seconds / free.held) for i in range(MOST_STEPS))
-    return any(point.held <= memory for point in itertools.chain(self.points, steps))
