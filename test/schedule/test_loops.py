@@ -3,6 +3,7 @@
 import itertools
 
 from tinygrad import dtypes
+from tinygrad.schedule import loops
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import single
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
@@ -35,6 +36,25 @@ def test_the_parts_of_a_loop_are_none_of_the_kernels_others(monkeypatch):
   assert all(split_beside(other) == [16, 2, 16] for other in (0, 1, 6, 21, 1005, 2005))
   monkeypatch.setattr(LoopIds, "__init__", lambda self, *taken: setattr(self, "ids", itertools.count()))  # a mutant
   assert any(split_beside(other) != [16, 2, 16] for other in (0, 1, 6))
+
+
+def lengths(at, *over):
+  """The loops of a kernel in its normal form, by lengths."""
+  return [int(r.src[0].arg) for r in tidy(kernel(at, *over)).src[0].src[2:]]
+
+
+def test_a_loop_that_divisions_read_from_its_end_is_turned(monkeypatch):
+  """It then splits where they divide it; what is read both ways stays as it is, and a reduction keeps its order."""
+  r, k = loop(0, 32), UOp.new(Ops.RANGE, dtypes.index, (index(32),), (0, AxisKind.REDUCE))
+  back, falling = r * -1 + 31, k * -1 + 31
+  assert lengths(back // 2 + back % 2 * 1000, r) == [16, 2]
+  both = kernel(back // 3 + r // 3 * 1000, r)
+  assert loops.turn_ranges(both) is both
+  assert lengths(falling // 2 + falling % 2 * 1000, k) == [32]
+  (store,) = tidy(kernel(back // 3, r)).src
+  assert store.src[1].src[0].src[1] is store.src[2] // 3
+  monkeypatch.setattr(loops, "turn_ranges", lambda sink: sink)  # a mutant
+  assert lengths(back // 2 + back % 2 * 1000, r) == [32]
 
 
 def test_kernels_of_many_loops_share_none_until_they_are_joined():

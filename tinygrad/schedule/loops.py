@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
 from tinygrad.ops import Trait, having
-from tinygrad.uop import RANGES_FROM, Ops, UOp, linear, simplify
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
@@ -14,8 +14,8 @@ DIVIDES = having(Trait.DIVIDES)
 
 
 def tidy(sink: UOp) -> UOp:
-  """Folds constants under `sink`; splits, joins and numbers its ranges."""
-  return number_ranges(join_ranges(split_ranges(simplify(sink))))
+  """Folds constants under `sink`; turns, splits, joins and numbers its ranges."""
+  return number_ranges(join_ranges(split_ranges(turn_ranges(simplify(sink)))))
 
 
 def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
@@ -37,15 +37,28 @@ def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping
   return rebuild(sink, make)
 
 
+def divided_ranges(sink: UOp) -> list[tuple[UOp, int, int]]:
+  """(a range of fixed length, by how much what is divided grows along it, the divisor)"""
+  found = [u.src for u in sink.toposort() if u.op in DIVIDES and u.src[1].op is Ops.CONST]
+  steps = [(r, step, c.arg) for x, c in found for r, step in linear(x).terms.items()]
+  return [(r, step, c) for r, step, c in steps if r.op is Ops.RANGE and r.src[0].op is Ops.CONST]
+
+
+def turn_ranges(sink: UOp) -> UOp:
+  """A loop over [0, n) that divisions read only as (x - r) // c and (x - r) % c runs the other way: r is n - 1 - r1,
+  and what is divided grows along r1. A reduction keeps its order."""
+  steps = divided_ranges(sink)
+  falls = {r for r, _, _ in steps if r.arg[1] is AxisKind.LOOP} - {r for r, step, _ in steps if step > 0}
+  values = {r: simplify(Affine(r.src[0].arg - 1, {r: -1}).uop()) for r in falls}
+  return with_loops(sink, {}, values) if values else sink
+
+
 def split_ranges(sink: UOp) -> UOp:
   """A range r that indices read as (r + x) // c and (r + x) % c becomes two, r1*c + r2, if the divisors form a chain up
   to r's end: r1 is then outside of the division."""
   divisors: dict[UOp, set[int]] = {}
-  for u in sink.toposort():
-    if u.op in DIVIDES and u.src[1].op is Ops.CONST:
-      for r, step in linear(u.src[0]).terms.items():
-        if r.op is Ops.RANGE and step == 1 and r.src[0].op is Ops.CONST:
-          divisors.setdefault(r, set()).add(u.src[1].arg)
+  for r, step, c in divided_ranges(sink):
+    divisors.setdefault(r, set()).update({c} if step == 1 else ())
   if not divisors:
     return sink
   groups, values, ids = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp](), LoopIds(sink)
