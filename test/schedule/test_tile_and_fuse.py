@@ -18,6 +18,7 @@ from tinygrad.schedule import row_groups, row_memory, split, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.loop_ids import LoopIds
 
 rng = np.random.default_rng(0)
 
@@ -252,6 +253,39 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
   PROCESS.forget()
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1
+
+
+def test_what_a_condition_keeps_in_its_row_is_its_rows(fresh):
+  """A running reduction of rows whose length no block divides reads beside blocks, but only under a condition that it
+  is of the row: all of its levels are one kernel. Mutant: conditions are not looked at."""
+  x = data(32, 1000)
+  same(lambda: [x.cumsum(1), x.cumprod(1).contiguous(), x.flip(1).cummax(1)[0]], atol=1e-4)
+  assert kernels(lambda: [x.cumsum(1)])[0] == kernels(lambda: [x.flip(1).cumprod(1)])[0] == 1
+  found = row_groups.accesses
+  fresh.setattr(row_groups, "accesses", lambda stores: tuple(replace(a, negative=()) for a in found(stores)))
+  assert kernels(lambda: [x.cumsum(1)])[0] > 2
+
+
+BEYOND = [(0, 24, True), (0, 25, False), (0, 26, False), (3, 27, True), (2, 27, False), (3, 28, False)]
+
+
+@pytest.mark.parametrize(("start", "end", "one"), BEYOND)
+def test_a_condition_that_reaches_into_another_row_keeps_nothing(start, end, one):
+  """Rows of 24 elements are written; of row r the elements k - 3 (or k) are read where start <= k < end."""
+  r, i, k = (loop(n, number) for number, n in enumerate((16, 24, 32)))
+  x, y, z = (own_memory(slot, 16 * 32) for slot in range(3))
+  below = UOp.new(Ops.CMPLT, dtypes.bool, (k, UOp.const(dtypes.index, end)))
+  above = UOp.new(Ops.CMPLT, dtypes.bool, (k * -1, UOp.const(dtypes.index, 1 - start)))
+  shift = 3 if start else 0
+  there = UOp.new(Ops.AND, dtypes.bool, (below, above))
+  read = UOp.new(Ops.INDEX, dtypes.float32, (y, r * 24 + k + -shift, there))
+  value = UOp.new(Ops.LOAD, dtypes.float32, (read, UOp.const(dtypes.float32, 0)))
+  first = UOp.new(Ops.STORE, dtypes.void, (at(y, r * 24 + i), loaded(x, r * 24 + i), r, i))
+  second = UOp.new(Ops.STORE, dtypes.void, (at(z, r * 32 + k), value, r, k))
+  ids = LoopIds()
+  groups = [row_groups.single(UOp.sink(s), (0, 1, 2), ids) for s in (first, second)]
+  joined = row_groups.joined_groups(*groups, ids, Device["CPU"].target)
+  assert (joined is not None and len(joined.rows) == 1) == one
 
 
 def own_memory(slot, size=8, dtype=dtypes.float32):

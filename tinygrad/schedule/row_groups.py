@@ -31,12 +31,13 @@ Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
 @dataclass(frozen=True, slots=True)
 class RowAccess:
   """An access to the memory of a slot: its offset, and how many bytes of the memory there are to it: where a variable
-  says which part, those of a part."""
+  says which part, those of a part. `negative`: what is below 0 where its condition holds."""
 
   slot: int
   offset: Affine
   written: bool
   nbytes: int
+  negative: tuple[Affine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +65,17 @@ def loop_length(r: UOp) -> int:
   return int(r.src[0].arg)
 
 
-def is_row_index(offset: Affine, r: UOp, step: int, n: int) -> bool:
+def is_row_index(x: RowAccess, r: UOp, step: int, n: int) -> bool:
   """Whether `offset // step % n` is always r: the terms below reach less far than a step, those above are multiples of
   n steps."""
-  if offset.terms.get(r) != step:
+  if x.offset.terms.get(r) != step:
     return False
-  low = Affine(offset.const % (step * n), {a: c for a, c in offset.terms.items() if c % (step * n) and a is not r})
+  below = {a: c for a, c in x.offset.terms.items() if c % (step * n) and a is not r}
+  low = Affine((x.offset.const + step) % (step * n) - step, below)
   lo, hi = low.bounds()
+  for y in x.negative:
+    hi = min(hi, low.const - y.const - 1) if y.terms == below else hi
+    lo = max(lo, low.const + y.const + 1) if y.scaled(-1).terms == below else lo
   return lo >= 0 and hi < step
 
 
@@ -81,7 +86,10 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   for u, p, written in found:
     at, size = affine(u.src[1], memo), p.arg.size
     lo, hi = Affine(0, {a: c for a, c in at.terms.items() if a.op is not Ops.VARIABLE}).bounds()
-    out.append(RowAccess(p.arg.slot, at, written, min(size, hi - lo + 1) * p.dtype.itemsize))
+    gates = u.src[2].toposort(lambda v: v.op is Ops.AND or v.op is Ops.CMPLT) if u.src[2:] else ()
+    numbers = [v.src for v in gates if v.op is Ops.CMPLT and v.src[0].dtype is dtypes.index]
+    negative = tuple(affine(a, memo).plus(affine(b, memo), -1) for a, b in numbers)
+    out.append(RowAccess(p.arg.slot, at, written, min(size, hi - lo + 1) * p.dtype.itemsize, negative))
   return tuple(out)
 
 
@@ -136,8 +144,8 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   """Those of `loops`, of `b` -> the same loops of `a`: they stand at the same digit wherever both touch memory that one
   of them writes, in every access to it; and somewhere, at least."""
   written = a.written | b.written
-  offsets = [{slot: [x.offset for x in g.accesses if x.slot == slot] for slot in sorted(g.touched)} for g in (a, b)]
-  common = [(slot in written, ours, offsets[1][slot]) for slot, ours in offsets[0].items() if slot in offsets[1]]
+  found = [{slot: [x for x in g.accesses if x.slot == slot] for slot in sorted(g.touched)} for g in (a, b)]
+  common = [(slot in written, ours, found[1][slot]) for slot, ours in found[0].items() if slot in found[1]]
   pairs: dict[UOp, UOp] = {}
   for s in loops:
     for r in a.rows:
@@ -145,7 +153,7 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
         continue
       met = False
       for strict, ours, theirs in common:
-        steps = {x.terms.get(r, 0) for x in ours} | {y.terms.get(s, 0) for y in theirs}
+        steps = {x.offset.terms.get(r, 0) for x in ours} | {y.offset.terms.get(s, 0) for y in theirs}
         step = max(steps)
         places = [*((x, r) for x in ours), *((y, s) for y in theirs)]
         same = steps == {step} and all(is_row_index(x, i, step, loop_length(r)) for x, i in places)

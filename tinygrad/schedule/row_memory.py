@@ -27,7 +27,7 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
     if any(c % (rows[r] * loop_length(r)) for r in below):
       return None
     out = out.plus(Affine(0, {atom: c // prod(map(loop_length, below))}))
-  return out if offset.const == 0 else None
+  return out.plus(Affine(offset.const)) if abs(offset.const) < min(rows.values(), default=1) else None
 
 
 def held_in_registers(group: Group, temps: Collection[int]) -> Group:
