@@ -11,6 +11,7 @@ from tinygrad.codegen.expressions import Values
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.helpers import Context
+from tinygrad.numerics.lanes import transposed
 from tinygrad.uop import Ops, ParamArg, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
@@ -625,7 +626,7 @@ def test_squares_are_read_row_by_row_and_turned_once():
     both = values(u.src[0]) + values(u.src[1])
     return [both[p] for p in u.arg]
 
-  columns = Values(LoopIds(), None, None).transposed(rows)
+  columns = transposed(Values(LoopIds(), None, None), rows)
   assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.dots import put_together
+from tinygrad.numerics.lanes import backwards, columns, strided, transposed
 from tinygrad.numerics.own_memory import is_own
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
@@ -449,16 +450,19 @@ class Values:
 
     if (n := len(together)) > 1:
       return self.node(Ops.EXTRACT, u.dtype, (read(base, 1, n),), (nth,))
+    if step == 0 and mask is not None and max(counts[:2]) == 1 < lanes:  # what any of them reads is what all share
+      some = self.place(u.dtype, 1, memory, base, 0, self.node(Ops.FOLD, dtypes.bool, (mask,), Ops.OR))
+      values = self.node(Ops.LOAD, u.dtype, (some,), None, here), UOp.const(u.dtype, 0) if other is None else other
+      return self.node(Ops.WHERE, u.dtype.vec(lanes), (mask, *(self.broadcast(x, lanes) for x in values)))
     if step == -1 and mask is not None and mask.dtype.count == lanes and max(counts[:2]) == 1:  # from its end, too
-      turned = [x if x is None or x.dtype.count == 1 else self.turned(x) for x in (mask, other)]
-      (mask, other), counts = turned, counts[:2]
+      mask, other, counts = backwards(self, mask), other if other is None else backwards(self, other), counts[:2]
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
-      return self.shuffled(read, base, step, lanes)
+      return strided(self, lambda shift: self.at(read, base, shift), step, lanes)
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
     base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
-    for i, x in enumerate(self.transposed_reads(lambda lane: self.at(read, base, lane * step, n), lanes, n)):
+    for i, x in enumerate(columns(self, [self.at(read, base, lane * step, n) for lane in range(lanes)], n)):
       key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
       self.memo[u, key] = x, self.home[x]
     return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
@@ -473,19 +477,6 @@ class Values:
     where = self.place(kind, n * lanes, memory, base, 1, None)
     return self.node(Ops.BITCAST, u.dtype.vec(lanes), (self.node(Ops.LOAD, where.dtype, (where,), None, here),))
 
-  def transposed_reads(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
-    """What `row` gives for each lane, n elements, as n vectors of so many lanes."""
-    side = 1 << (n - 1).bit_length()
-    rows = [row(lane) for lane in range(lanes)]
-    if n < side:
-      rows = [self.node(Ops.EXTRACT, x.dtype.scalar().vec(side), (x, x), (*range(n), *(0,) * (side - n))) for x in rows]
-    while len(rows) > side:  # lane, lane + side, … beside each other
-      half = rows[0].dtype.count
-      starts = [i for i in range(len(rows)) if i // side % 2 == 0]
-      wide, picks = rows[0].dtype.scalar().vec(2 * half), tuple(range(2 * half))
-      rows = [self.node(Ops.EXTRACT, wide, (rows[i], rows[i + side]), picks) for i in starts]
-    return self.transposed(rows)[:n]
-
   def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
     """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not. No copy
     may have a condition, or memory, of its own."""
@@ -494,17 +485,6 @@ class Values:
     found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= lanes)
     return next(found, None) if abs(step) >= lanes > 1 and len(access.src) == 2 else None
 
-  def transposed(self, rows: list[UOp]) -> list[UOp]:
-    """Vectors of some times as many lanes as there are of them, turned in squares side by side: from halves down to
-    single elements."""
-    n, d = rows[0].dtype.count, len(rows)
-    while d := d // 2:
-      low = tuple(p + n - d if p & d else p for p in range(n))
-      high = tuple(p + n if p & d else p + d for p in range(n))
-      pairs = [(rows[i & ~d], rows[i | d], high if i & d else low) for i in range(len(rows))]
-      rows = [self.node(Ops.EXTRACT, x.dtype, (x, y), picks) for x, y, picks in pairs]
-    return rows
-
   def moved(self, offset: UOp, by: int) -> UOp:
     """An emitted offset, so many elements further."""
     return self.parts(affine(offset, self.affine_memo).plus(Affine(by)), {})[0]
@@ -512,25 +492,6 @@ class Values:
   def at(self, read: Callable[..., UOp], base: UOp, shift: int, *count: int) -> UOp:
     """The contiguous vector that begins `shift` elements after base."""
     return read(self.moved(base, shift), 1, *count)
-
-  def turned(self, x: UOp) -> UOp:
-    """Its lanes from the last one to the first."""
-    return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(x.dtype.count - 1, -1, -1)))
-
-  def shuffled(self, read: Callable[..., UOp], base: UOp, step: int, lanes: int) -> UOp:
-    """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
-    reaches beyond the last that is wanted."""
-    if step == -1:
-      return self.turned(self.at(read, base, 1 - lanes))
-    out = self.at(read, base, 0)
-    done = list(range(0, lanes, step))  # lanes of `out` that hold wanted elements, in order
-    for i in range(1, step):
-      x, first = self.at(read, base, i * (lanes - 1)), i * (lanes - 1)
-      wanted = range(len(done) * step, min(first + lanes, (lanes - 1) * step + 1), step)
-      picks = (*done, *(lanes + e - first for e in wanted))
-      out = self.node(Ops.EXTRACT, out.dtype, (out, x), (*picks, *(0,) * (lanes - len(picks))))
-      done = list(range(len(picks)))
-    return out
 
   def store(self, u: UOp, env: Env) -> None:
     together, nth = self.beside(u.src[0], env)
@@ -542,6 +503,9 @@ class Values:
       return
     counts = [v.dtype.count for v in (*values, memory, base, mask) if v is not None]
     lanes = len(values) if len(values) > 1 else max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    if step == -1 and lanes >= MIN_SHUFFLED and base.dtype.count == memory.dtype.count == 1:  # from its end
+      values, mask = tuple([backwards(self, x) for x in values]), mask if mask is None else backwards(self, mask)
+      base, step = self.moved(base, 1 - lanes), 1
     whole = mask is None and base.dtype.count == memory.dtype.count == 1
     if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
       where = self.place(values[0].dtype.scalar(), lanes, memory, base, step if len(values) == 1 else 1, mask)
@@ -555,7 +519,7 @@ class Values:
     n = int(copies.src[0].arg)
     side = 1 << (n - 1).bit_length()
     rows = [self.broadcast(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
-    for i, x in enumerate(self.transposed(rows)):
+    for i, x in enumerate(transposed(self, rows)):
       for first in range(0, lanes, side):
         row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))
         where = self.place(x.dtype.scalar(), n, memory, self.moved(base, (first + i) * step), 1, None)

@@ -24,6 +24,7 @@ from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import row_of_eight
+from tinygrad.numerics.lanes import running
 from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -249,7 +250,9 @@ class Linearizer:
     for all elements of its tile."""
     v = self.values
     with v.outside(max(v.level_of(v.deps(f)), self.floor)):
-      if f.src[0].op is Ops.MMA or any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
+      if f not in self.rest_of and (out := running(v, f, env)) is not None:
+        v.memo[v.key_of(f, env)] = out, v.home.get(out, v.root)
+      elif f.src[0].op is Ops.MMA or any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
         self.reduce(self.together(f))
       else:
         self.written_out(f, env)

@@ -41,7 +41,7 @@ class Access:
       return 1.0
     if step == 0:  # all lanes share it, unless each has a condition of its own
       return lanes if v in self.masked else BROADCAST
-    shuffled = MIN_SHUFFLED <= lanes <= size(v) and (v not in self.masked or step == -1) and not self.stored
+    shuffled = MIN_SHUFFLED <= lanes <= size(v) and (step == -1 or (v not in self.masked and not self.stored))
     if not shuffled or step is None or not -1 <= step <= MAX_SHUFFLED:
       return GATHER * lanes * self.word
     return 2.0 * step - 1 if step > 0 else 2.0
