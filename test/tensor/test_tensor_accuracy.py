@@ -64,9 +64,13 @@ def test_running_sums_lose_no_more_than_their_rounding(n):
 
 @pytest.mark.parametrize("n", [1025, 5000])
 def test_long_running_sums_lose_little_more_than_their_rounding(n):
-  x = np.random.default_rng(3).standard_normal((8, n)).astype(np.float32)
-  want = np.cumsum(x.astype(np.float64), 1)
-  assert np.abs(Tensor(x).cumsum(1).numpy() - want).max() <= 1.6 * np.abs(want.astype(np.float32) - want).max()
+  """On average over eight arrays: the greatest loss in one of them is by chance between 1 and 1.6 of its rounding."""
+  lost = []
+  for seed in range(8):
+    x = np.random.default_rng(seed).standard_normal((8, n)).astype(np.float32)
+    want = np.cumsum(x.astype(np.float64), 1)
+    lost.append(np.abs(Tensor(x).cumsum(1).numpy() - want).max() / np.abs(want.astype(np.float32) - want).max())
+  assert np.mean(lost) <= 1.25 and max(lost) <= 1.7
 
 
 @pytest.mark.parametrize("shape", [(10000, 256), (1000, 256), (16, 300000), (4000, 4096)])

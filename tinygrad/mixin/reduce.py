@@ -14,7 +14,8 @@ from tinygrad.transforms.own_rules import custom_jvp
 from tinygrad.uop import Ops, UOp, is_int
 
 Axis = int | Sequence[int] | None
-BLOCK = 64  # bytes of a running reduction that are reduced at once; of more than twice as many, in levels
+BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
+TILE = 64  # bytes that are, where they are no neighbours
 FEW = 1024  # elements of a running sum of which roundings within blocks would show
 FINITE = 2.0**127  # as float32
 R = TypeVar("R", bound="Reduce")
@@ -331,8 +332,9 @@ class Reduce(Creation):
     where = x.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if wide is not None and parts == 1 and n <= FEW:
-      return [summed(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
-    block = BLOCK // x.dtype.itemsize
+      return [summed(self.cast(wide)._levels(dim, total, identity)).cast(x.dtype)]
+    # neighbours that lanes hold, or rows of which a tile reads each once
+    block = BLOCK if dim == self.ndim - 1 else TILE // x.dtype.itemsize
     if parts == 1 and n <= 2 * block:
       later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
       return [total(later.where(identity, x.unsqueeze(-2))).transpose(dim, -1)]
