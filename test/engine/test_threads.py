@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 from tinygrad import Tensor, TinyJit, vmap
+from tinygrad.engine.program_order import program_order
 
 
 def beside(work, captured):
@@ -96,3 +97,38 @@ def test_a_transform_of_one_thread_is_none_of_anothers():
     assert step.captured is not None
 
   assert beside(work, traced) == [[2.0], [4.0]]
+
+
+def test_one_captured_step_is_called_by_several_threads():
+  """As by the threads of a server: a call binds its arguments where the step's compiled calls read them, so the next
+  one waits for it; the first call of a kind, the capture and replays."""
+  step, wrong, together = TinyJit(lambda x: (x * 2 + 1).realize()), [], threading.Barrier(4, timeout=60)
+
+  def run(k):
+    together.wait()
+    for i in range(100):
+      x = float(1000 * k + i)
+      if (got := step(Tensor([x])).item()) != 2 * x + 1:
+        wrong.append((x, got))
+
+  threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
+  for t in threads:
+    t.start()
+  for t in threads:
+    t.join(60)
+  assert not wrong, wrong[:4]
+  assert step.cnt == 400
+
+
+def test_tensors_come_and_go_while_changes_are_looked_through():
+  """By another thread, or a collection of garbage, between two steps of the walk."""
+  kept = [Tensor([1.0])]
+  since, lasting = program_order.now, [Tensor([float(k)]) for k in range(3)]
+
+  class Number(int):
+    def __lt__(self, other):
+      kept.clear()
+      return int(self) < other
+
+  assert [*map(id, program_order.changed(Number(since)))] == [*map(id, reversed(lasting))]
+  assert not kept

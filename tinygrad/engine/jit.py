@@ -3,6 +3,7 @@ values in their places."""
 
 import contextlib
 import functools
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -323,6 +324,7 @@ class TinyJit(Generic[A, R]):
   def __init__(self, fxn: Any = None, prune: bool = False, mesh: Mesh | None = None) -> None:
     self.fxn: Callable[A, R] = fxn
     self.mesh = mesh
+    self.lock = threading.RLock()
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 
@@ -356,25 +358,26 @@ class TinyJit(Generic[A, R]):
     if not JIT.value or recorders.items or tracers.items:  # a part of another capture, or of a transform
       with self.placing():
         return self.fxn(*args, **kwargs)
-    key, inputs, variables, given = read_arguments(args, kwargs)
-    while True:
-      if key not in self.states and len(self.states) >= KEPT_STATES:
-        del self.states[next(iter(self.states))]
-      state = self.last = self.states[key]
-      captured = state.captured
-      if captured is None or inputs == captured.inputs or not (shared := captured.shared(inputs)):
-        break
-      key = *key, shared  # inputs that are memory which the captured step has of its own
-    state.count += 1
-    if captured is not None:
-      result: R = captured.replay(inputs, variables, given)
+    with self.lock:  # a replay binds its arguments where compiled calls read them: threads take turns
+      key, inputs, variables, given = read_arguments(args, kwargs)
+      while True:
+        if key not in self.states and len(self.states) >= KEPT_STATES:
+          del self.states[next(iter(self.states))]
+        state = self.last = self.states[key]
+        captured = state.captured
+        if captured is None or inputs == captured.inputs or not (shared := captured.shared(inputs)):
+          break
+        key = *key, shared  # inputs that are memory which the captured step has of its own
+      state.count += 1
+      if captured is not None:
+        result: R = captured.replay(inputs, variables, given)
+        return result
+      with self.placing(inputs):
+        if state.count > 1:
+          return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
+        since = program_order.now
+        self.realized(result := self.fxn(*args, **kwargs), since)
       return result
-    with self.placing(inputs):
-      if state.count > 1:
-        return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
-      since = program_order.now
-      self.realized(result := self.fxn(*args, **kwargs), since)
-    return result
 
   @contextlib.contextmanager
   def placing(self, inputs: Sequence[UOp] = ()) -> Iterator[None]:

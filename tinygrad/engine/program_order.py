@@ -102,7 +102,11 @@ class ProgramOrder:
 
   def changed(self, since: int) -> list[Any]:
     """The tensors that have changed after number `since`, the last one first."""
-    return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
+    while True:
+      try:
+        return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
+      except RuntimeError:  # another thread, or a collection of garbage, has changed who lives: look again
+        continue
 
   def assigned(self, since: int) -> list[Any]:
     """The tensors that this thread has assigned to after number `since`: those whose memory waits for it, and those
