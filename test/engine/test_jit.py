@@ -862,3 +862,19 @@ def test_memory_that_was_there_before_the_step_stays():
   x = Tensor([1.0, 2.0]).realize()
   assert [step(x + i).numpy().tolist() for i in range(3)] == [[3.0, 8.0], [6.0, 12.0], [9.0, 16.0]]
   assert not memory_within(step)
+
+
+def test_what_was_computed_of_an_argument_before_the_step_writes_to_it_keeps_its_value():
+  """Also where the step was called with other arguments in between: `earlier` had changed by then."""
+  step = TinyJit(lambda x, y: x.assign(x * 2 + y).realize())
+  one = Tensor([1.0]).realize()
+  for _ in range(3):
+    step(Tensor([1.0]).realize(), one)
+  a, b = Tensor([1.0]).realize(), Tensor([10.0]).realize()
+  earlier, of_what_is_read = b + 1, one + 5
+  step(a, one)
+  later = b + 2
+  step(a, one)
+  step(b, one)
+  assert (earlier.tolist(), later.tolist(), b.tolist(), a.tolist()) == ([11.0], [12.0], [21.0], [7.0])
+  assert of_what_is_read.tolist() == [6.0]

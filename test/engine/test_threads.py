@@ -4,8 +4,13 @@ import threading
 
 import numpy as np
 
-from tinygrad import Tensor, TinyJit, vmap
+from tinygrad import Tensor, TinyJit, dtypes, vmap
+from tinygrad.engine import program_order as order_module
 from tinygrad.engine.program_order import program_order
+from tinygrad.engine.realize import realize
+from tinygrad.sharding.replacement import Replacement
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop import node as node_module
 
 
 def beside(work, captured):
@@ -132,3 +137,74 @@ def test_tensors_come_and_go_while_changes_are_looked_through():
 
   assert [*map(id, program_order.changed(Number(since)))] == [*map(id, reversed(lasting))]
   assert not kept
+
+
+def test_what_is_assigned_while_another_thread_looks_through_the_tensors(monkeypatch):
+  """A realize gives the tensors that hold what it made their memory, and leaves the others what they stand for now."""
+  memory = Tensor([1.0]).realize()
+  root = memory * 3
+  its = memory + 1
+  node, of = its.uop, Replacement.of
+
+  def meanwhile(self, u):
+    v = of(self, u)
+    if u is node:
+      its.assign([9.0])
+    return v
+
+  monkeypatch.setattr(Replacement, "of", meanwhile)
+  root.realize()
+  assert its.uop is not node and its.tolist() == [9.0]
+
+
+def test_two_threads_that_need_one_assignment_do_it_once(monkeypatch):
+  memory, got, threads = Tensor([1.0]).realize(), [], []
+  memory.assign(memory + 1)
+
+  def slowly(*roots, **kwargs):
+    if not threads:
+      threads.append(threading.Thread(target=lambda: got.append(memory.tolist())))
+      threads[0].start()
+      threads[0].join(0.5)
+    return realize(*roots, **kwargs)
+
+  monkeypatch.setattr(order_module, "realize", slowly)
+  assert memory.tolist() == [2.0]
+  threads[0].join(60)
+  assert got == [[2.0]] and memory.tolist() == [2.0]
+
+
+def test_a_node_that_two_threads_make_at_once_is_one(monkeypatch):
+  made, numbers = [], node_module._numbers
+
+  class Meanwhile:
+    def __next__(self):
+      if not made:
+        made.append(None)
+        made[0] = UOp.new(Ops.VARIABLE, dtypes.index, (), ("made_twice", 0, 1))
+      return next(numbers)
+
+  monkeypatch.setattr(node_module, "_numbers", Meanwhile())
+  one = UOp.new(Ops.VARIABLE, dtypes.index, (), ("made_twice", 0, 1))
+  assert one is made[0] is UOp.new(Ops.VARIABLE, dtypes.index, (), ("made_twice", 0, 1))
+
+
+def test_a_replay_leaves_what_other_threads_have_assigned_elsewhere_to_them():
+  """What lies in memory that the step uses has to be there; else they may just be about to add to it."""
+  mine, its = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+  step = TinyJit(lambda x: x + its)
+  for k in range(3):
+    assert step(Tensor([float(k)])).tolist() == [k + 2.0]
+
+  def work():
+    mine.assign(mine + 1)
+    its.assign(its + 5)
+
+  thread = threading.Thread(target=work)
+  thread.start()
+  thread.join(60)
+  assert step(Tensor([1.0])).tolist() == [8.0]
+  assert mine.uop.op is Ops.AFTER and its.uop.op is Ops.BUFFER
+  mine.assign(mine + 1)  # of this thread: so the chain does not grow with the replays
+  step(Tensor([1.0]))
+  assert mine.uop.op is Ops.BUFFER and mine.tolist() == [3.0]

@@ -335,7 +335,7 @@ def test_with_replays(sharded):
 
 
 def test_the_programs_find_a_replay_that_does_not_wait(monkeypatch):
-  monkeypatch.setattr(program_order, "settle", lambda since, written: None)
+  monkeypatch.setattr(program_order, "settle", lambda since, written, used: None)
   with pytest.raises(AssertionError):
     programs(COMPILED, sharded=False, jit=True)
 

@@ -164,10 +164,13 @@ class Captured:
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
     self.state = {id(m) for w in self.work for m in w.written} - number.keys()
-    self.writes_inputs = any(number.get(id(m), len(slots)) < len(self.inputs) for w in self.work for m in w.written)
+    self.n_inputs = len(self.inputs)
+    self.single = isinstance(self.structure, type) and self.graph.src[0].op is Ops.BUFFER  # one result, no view
+    written = {number.get(id(m)) for w in self.work for m in w.written}
+    self.written_inputs = [i for i in range(self.n_inputs) if i in written]
     # memory of its own that no input may be: one of the two is written
-    every = {id(m) for w in self.work for m in w.memory} - number.keys()
-    self.own = every if self.writes_inputs else self.state
+    self.every = {id(m) for w in self.work for m in w.memory} - number.keys()
+    self.own = self.every if self.written_inputs else self.state
     self.settled = -1  # the number of the last change of a Tensor that has been looked at
     # by number of the memory, or variable: where it stands in the work (container, key), in what compiled code reads
     # (words, index, device number), and in calls that have to be told (call, work, argument, device number)
@@ -228,12 +231,17 @@ class Captured:
 
   def replay(self, inputs: Sequence[UOp], variables: Values, given: Sequence[Any]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors beside those of `given`."""
-    n = len(inputs)
+    n = self.n_inputs
     if changed := inputs != self.given[:n]:
+      if any(inputs[i] is not self.given[i] for i in self.written_inputs):
+        self.settled = -1  # nobody has looked at what reads these
       self.renew(inputs, 0)
     if self.settled != program_order.now:  # some Tensor has changed
-      taken = inputs if self.writes_inputs else ()
-      program_order.settle(self.settled, lambda m: id(m) in self.state or any(m is buffer_of(u) for u in taken))
+      taken = [buffer_of(inputs[i]) for i in self.written_inputs]
+      used = self.every | {id(buffer_of(u)) for u in inputs}
+      program_order.settle(
+        self.settled, lambda m: id(m) in self.state or any(m is b for b in taken), lambda m: id(m) in used
+      )
       self.settled = program_order.now
     # then, for memory that the last inputs alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
@@ -259,7 +267,7 @@ class Captured:
     """What the last replay has made, as fresh Tensors over its memory; what it was given is that very Tensor."""
     actual = [self.inputs[b] if type(b) is int else b.show() if type(b) is Made else b for b in self.buffers]
     sources = self.graph.src
-    if isinstance(self.structure, type) and sources[0].op is Ops.BUFFER:  # one result, which is no view
+    if self.single:
       return self.structure(actual[0])
     mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
     if len(mapping) < len(sources):  # views
@@ -411,7 +419,7 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
-    program_order.settle(-1, lambda _: False)
+    program_order.settle(-1, lambda _: False, lambda _: True)
     program_order.began = program_order.now
     runs, empty = list[Run](), list[Buffer]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}

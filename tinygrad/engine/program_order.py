@@ -6,11 +6,12 @@ and the number of its last change."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from tinygrad.device import Buffer, reduced_placement
 from tinygrad.engine.realize import realize
@@ -22,6 +23,9 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, Ref, UOp, buffer_of, side_table
 
 VIEWS = having(Trait.VIEW)
+A = ParamSpec("A")
+R = TypeVar("R")
+_turn = threading.RLock()
 
 
 class Live(Protocol):
@@ -48,6 +52,17 @@ def memory_state(u: UOp, moved: bool = False) -> UOp | None:
   while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
     u = u.src[0]
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+
+
+def _in_turn(f: Callable[A, R]) -> Callable[A, R]:
+  """What threads do one after the other: who has the turn decides what runs, so that nothing happens twice."""
+
+  @functools.wraps(f)
+  def g(*args: A.args, **kwargs: A.kwargs) -> R:
+    with _turn:
+      return f(*args, **kwargs)
+
+  return g
 
 
 class ProgramOrder:
@@ -125,6 +140,7 @@ class ProgramOrder:
       self._unowned.discard(t.uop)
       taken.add(t.uop)
 
+  @_in_turn
   def run(self, asked: Sequence[Live], read: Sequence[Live] = ()) -> list[UOp]:
     """Computes `asked` and `read`, in one go with all that has to happen by then (what reads memory that an assignment
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
@@ -155,15 +171,19 @@ class ProgramOrder:
         t.follows = True
     return [made[roots[id(t)]] for t in read]
 
-  def settle(self, since: int, written: Callable[[Buffer], bool]) -> None:
-    """Before memory is written that no graph tells of: what was assigned happens, and values that read the memory are
-    computed, as far as their tensors have changed after number `since`."""
-    due: list[Live] = []
+  @_in_turn
+  def settle(self, since: int, written: Callable[[Buffer], bool], used: Callable[[Buffer], bool]) -> None:
+    """Before memory is written (and other memory `used`) that no graph tells of: what was assigned happens, of what
+    other threads have assigned what lies in that memory, and values that read what is written are computed, as far as
+    their tensors have changed after number `since`."""
+    due, me = list[Live](), threading.get_ident()
     for t in self.changed(since):
-      if t.follows:
-        if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
-          due.append(t)
-      elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and written(buffer_of(u))) for u in t.uop.toposort()):
+      if t.follows and ((state := memory_state(t.uop, moved=True)) is None or state.op is Ops.BUFFER):
+        continue
+      nodes = t.uop.toposort()
+      memory = [buffer_of(u) for u in nodes if u.op is Ops.BUFFER]
+      waits = any(u.op is Ops.AFTER for u in nodes) and (t._holder.assigned == me or any(map(used, memory)))
+      if waits or any(map(written, memory)):
         due.append(t)
     if due:
       self._due_now(due)
@@ -219,8 +239,9 @@ class ProgramOrder:
         continue
       shown = u not in made or id(t) in holders or u.op is Ops.AFTER
       v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
-      where = reduced_placement(u.device)  # where the tensor showed it
-      t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
+      if v is not u:  # else another thread's tensor may stand for something newer by now
+        where = reduced_placement(u.device)  # where the tensor showed it
+        t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
 
 
 def _tensors(holders: Iterable[Holder]) -> list[Any]:

@@ -39,7 +39,7 @@ def side_table() -> dict[Ref, Any]:
 
 def _forget(ref: Ref, nodes: dict[Any, Ref] = _table, tables: list[dict[Ref, Any]] = _side_tables) -> None:
   if nodes.get(ref.key) is ref:  # by names of its own: at the end of the process the module's are gone first
-    del nodes[ref.key]
+    nodes.pop(ref.key, None)
   for table in tables:
     table.pop(ref, None)
 
@@ -123,7 +123,10 @@ class UOp:
     self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, None
     self.number, self.ref = next(_numbers), (ref := Ref(self, _forget))
     ref.key = key
-    _table[key] = ref
+    if (other := _table.setdefault(key, ref)) is not ref:  # another thread's, or one that is being forgotten
+      if (found := other()) is not None:
+        return found
+      _table[key] = ref
     if SPEC.value >= 2:
       Hooks.check(self)
     return self
