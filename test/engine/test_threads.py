@@ -208,3 +208,28 @@ def test_a_replay_leaves_what_other_threads_have_assigned_elsewhere_to_them():
   mine.assign(mine + 1)  # of this thread: so the chain does not grow with the replays
   step(Tensor([1.0]))
   assert mine.uop.op is Ops.BUFFER and mine.tolist() == [3.0]
+
+
+def test_a_capture_leaves_to_another_what_that_one_is_about_to_capture():
+  """What a capture waits for is what was assigned before it, not what another thread assigns within its own step."""
+  total, memory = Tensor([1.0]).realize(), Tensor([5.0]).realize()
+
+  def work():
+    memory.assign(memory * 2)
+    step = TinyJit(lambda x: x + 1)
+    for k in range(3):
+      assert step(Tensor([float(k)])).tolist() == [k + 1.0]
+
+  def captured(meanwhile):
+    calls = iter((lambda: None, meanwhile))
+
+    @TinyJit
+    def step(x):
+      total.assign(total + x)
+      next(calls)()
+      return x * 2
+
+    return [(step(Tensor([float(k)])).tolist(), total.tolist()) for k in range(4)]
+
+  assert beside(work, captured) == [([0.0], [1.0]), ([2.0], [2.0]), ([4.0], [4.0]), ([6.0], [7.0])]
+  assert memory.tolist() == [10.0]

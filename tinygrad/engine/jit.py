@@ -420,16 +420,17 @@ class TinyJit(Generic[A, R]):
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, lambda _: False, lambda _: True)
-    program_order.began = program_order.now
+    began = program_order.captures[threading.get_ident()] = program_order.now
     runs, empty = list[Run](), list[Buffer]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recorders.append(lambda run: take_up(run, runs, empty))
     try:
       result = call()
-      found = self.realized(result, program_order.began)
+      found = self.realized(result, began)
     finally:
       recorders.pop()
+      del program_order.captures[threading.get_ident()]
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")

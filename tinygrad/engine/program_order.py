@@ -70,10 +70,10 @@ class ProgramOrder:
   look through."""
 
   inputs = OfThread(set[UOp]())  # memory that a function was given, which stays where it is
-  began = OfThread(0)  # the number at which the capture began that goes on
 
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
+    self.captures: dict[int, int] = {}  # by thread, the number at which the capture began that goes on
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
     self._views: dict[Ref, dict[int, Holder]] = side_table()
@@ -146,7 +146,8 @@ class ProgramOrder:
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
-    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < self.began]):
+    began = self.captures.get(threading.get_ident(), 0)
+    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < began]):
       with recorders.emptied():  # a replay must not write to them
         self._due_now(earlier)
       return self.run(asked, read)
@@ -177,7 +178,10 @@ class ProgramOrder:
     other threads have assigned what lies in that memory, and values that read what is written are computed, as far as
     their tensors have changed after number `since`."""
     due, me = list[Live](), threading.get_ident()
+    theirs = min((n for thread, n in self.captures.copy().items() if thread != me), default=self.now)
     for t in self.changed(since):
+      if t._holder.number > theirs and t._holder.assigned != me:  # it may be of what another thread captures
+        continue
       if t.follows and ((state := memory_state(t.uop, moved=True)) is None or state.op is Ops.BUFFER):
         continue
       nodes = t.uop.toposort()
