@@ -752,6 +752,10 @@ class Tensor(NN, metaclass=_Training):
   def _seed_gradient(self, gradient: Tensor | None, name: str) -> UOp:
     if not dtypes.is_float(self.dtype):
       mismatch(name, "only floats have gradients", [self.uop], "cast to a float before computing the loss", TypeError)
+    given: Any = gradient
+    if given is not None and not isinstance(given, Tensor):
+      rule = f"the gradient argument is a tensor, not {type(given).__name__}"
+      mismatch(name, rule, [self.uop], f"give Tensor(gradient) of shape {self.shape}", TypeError)
     if gradient is None:
       if self.shape != ():
         fix = "reduce it first, e.g. loss.sum() or loss.mean()"
@@ -775,6 +779,9 @@ class Tensor(NN, metaclass=_Training):
       >>> (x**3).sum().gradient(x)[0].tolist()
       [3.0, 12.0]
     """
+    if not_tensors := [t for t in targets if not isinstance(t, Tensor)]:
+      rule = f"the targets are tensors, not {type(not_tensors[0]).__name__}"
+      mismatch("gradient", rule, [self.uop], "give them one by one: loss.gradient(*parameters)", TypeError)
     found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
     for i, t in enumerate(targets):
       if t.uop not in found:

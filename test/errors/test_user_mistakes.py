@@ -16,6 +16,10 @@ def ones(*shape):
   return Tensor.ones(*shape).contiguous()
 
 
+def logits():
+  return Tensor([[1.0, 2.0], [3.0, 4.0]])
+
+
 MISTAKES = [
   ("add_shapes", lambda: ones(2, 3) + ones(4, 3), ValueError, [r"\[2, 3\]", r"\[4, 3\]", "fix: "]),
   ("matmul_shapes", lambda: ones(2, 3) @ ones(4, 5), ValueError, [r"\[2, 3\]", r"\[4, 5\]", "fix: "]),
@@ -37,6 +41,39 @@ MISTAKES = [
   ("two_devices", lambda: ones(4).to("CPU:0") + ones(4).to("CPU:1"), ShardError, ["src\\[1\\]", "CPU:1", "fix: "]),
   ("half_owed_nowhere", lambda: ones(4, 4).shard(D2, axis=0).shard(D2, axis=5), ShardError, ["dim 5"]),
   ("backward_of_many", lambda: ones(3).requires_grad_(True).backward(), (RuntimeError, ValueError), ["scalar"]),
+  (
+    "backward_of_a_list",
+    lambda: ones(2).backward([1.0, 1.0]),
+    TypeError,
+    ["not list", r"fix: give Tensor"],
+  ),
+  (
+    "gradient_by_a_list",
+    lambda: ones(2).sum().gradient([ones(2)]),
+    TypeError,
+    ["not list", r"fix: .*\(\*p"],
+  ),
+  ("optimizer_of_ints", lambda: nn.optim.SGD([Tensor([1, 2])]), TypeError, [r"int32\[2\]", "fix: cast it"]),
+  ("diag_of_a_matrix", lambda: ones(2, 2).diag(), ValueError, [r"float32\[2, 2\]", r"fix: x.diagonal\(\)"]),
+  ("label_of_no_class", lambda: logits().cross_entropy(Tensor([0, 5])), IndexError, ["label 5", "fix: .* 0 to 1"]),
+  (
+    "label_to_ignore",
+    lambda: logits().cross_entropy(Tensor([-100, 0])),
+    IndexError,
+    ["-100", "fix: .*ignore_in"],
+  ),
+  (
+    "label_ignored_otherwise",
+    lambda: logits().sparse_categorical_crossentropy(Tensor(np.array([-1, -100]))),
+    IndexError,
+    ["label -100 is no class of 2", "fix: .*ignore_index=-100"],
+  ),
+  (
+    "label_of_no_class_of_nll",
+    lambda: logits().nll_loss(Tensor([0, 2]), ignore_index=3),
+    IndexError,
+    ["nll_loss: label 2", "fix: .*ignore_index=2"],
+  ),
   ("dtype_of_nothing", lambda: Tensor(object()), (TypeError, RuntimeError, ValueError), ["object"]),
   ("dtype_class", lambda: ones(2).cast(np.float32), TypeError, ["float32", "fix: .*name"]),
   ("too_wide_for_an_int", lambda: Tensor([2**40]), OverflowError, ["1099511627776 is no int32", "fix: .*int64"]),
@@ -160,3 +197,13 @@ def test_after_an_error_everything_goes_on():
   with pytest.raises(ShardError):
     ones(4, 4).shard(D2, axis=2)
   assert ones(4, 4).shard(D2, axis=1).sum().item() == 16 and Sharding(D2, 0).axis == 0 and Device.DEFAULT == before
+
+
+def test_labels_to_be_left_out_are_no_mistake():
+  """The fixes that the errors name; labels that were computed are as they were: they have loss 0, and count."""
+  alone = logits()[:1].cross_entropy(Tensor([0])).item()
+  assert logits().sparse_categorical_crossentropy(Tensor([0, -100]), ignore_index=-100).item() == alone
+  assert logits().log_softmax().nll_loss(Tensor([0, 5]), ignore_index=5).item() == alone
+  assert logits().sparse_categorical_crossentropy(Tensor([0, -1])).item() == alone
+  np.testing.assert_allclose(logits().cross_entropy(Tensor([0, 5]).realize()).item(), alone / 2, rtol=1e-6)
+  assert Tensor.zeros(0, 3).cross_entropy(Tensor(np.zeros(0, np.int32)), reduction="sum").item() == 0

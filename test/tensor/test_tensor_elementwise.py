@@ -83,3 +83,12 @@ def test_shifts_by_the_width_or_more_leave_the_sign(name, device):
     np.testing.assert_array_equal(Tensor(x, device=device).lshift(numbers).numpy(), np.left_shift(x, y))
     np.testing.assert_array_equal(Tensor(x, device=device).rshift(numbers).numpy(), np.right_shift(x, y))
   assert np.right_shift(x, np.array(width, name))[0] == (-1 if x.dtype.kind == "i" else 0)
+
+
+def test_bits_of_bools_are_bytes():
+  a = np.array([True, False, True, True])
+  for x in (Tensor(a), Tensor(a).realize(), Tensor(a).shard(("CPU:0", "CPU:1"), axis=0)):
+    assert x.bitcast(dtypes.uint8).tolist() == a.view(np.uint8).tolist()
+    assert x.bitcast(dtypes.uint16).tolist() == a.view(np.uint16).tolist()
+  words = np.array([0, 1, 256, 2], np.uint16)
+  assert Tensor(words).bitcast(dtypes.bool).tolist() == (words.view(np.uint8) != 0).tolist()

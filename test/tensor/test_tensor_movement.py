@@ -189,3 +189,9 @@ def test_only_equal_shapes_are_stacked(shapes):
     Tensor.stack(*(Tensor.ones(*s) for s in shapes))
   with pytest.raises(ValueError):
     np.stack([np.ones(s) for s in shapes])
+
+
+def test_squeeze_of_several_dims_and_of_a_scalar():
+  x = Tensor.zeros(1, 2, 1)
+  assert [x.squeeze(d).shape for d in ((0, -1), (0, 1), [2], (), 1)] == [(2,), (2, 1), (1, 2), (1, 2, 1), (1, 2, 1)]
+  assert Tensor(1.0).squeeze(0).shape == Tensor(1.0).transpose(0, -1).shape == ()

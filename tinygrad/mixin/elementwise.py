@@ -39,7 +39,7 @@ class Elementwise(Movement):
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
-    divide.
+    divide. A bool is a byte of 0 or 1; a byte that is not 0 is read as True.
 
     Examples:
       >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
@@ -48,6 +48,8 @@ class Elementwise(Movement):
       (4,)
     """
     d = to_dtype(dtype)
+    if d is not self.dtype and dtypes.bool in (d, self.dtype):  # which is one bit to processors
+      return self.cast(dtypes.uint8).bitcast(d) if d is not dtypes.bool else self.bitcast(dtypes.uint8).ne(0)
     old, new = self.dtype.itemsize, d.itemsize
     if old == new:
       return self._new(self.uop.bitcast(d))

@@ -92,8 +92,8 @@ class Movement(Base):
     d = self._dim(dim)
     return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
-  def squeeze(self, dim: int | None = None) -> Self:
-    """Drops dim `dim` if its length is 1; without a dim, all such.
+  def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
+    """Drops dim `dim`, or several, if of length 1; without a dim, all such.
     Shape: `(*dims) -> (*rest)`.
 
     Examples:
@@ -104,9 +104,9 @@ class Movement(Base):
     """
     if dim is None:
       return self.reshape(tuple(s for s in self.shape if not (isinstance(s, int) and s == 1)))
-    d = self._dim(dim)
-    drop = self.ndim and isinstance(self.shape[d], int) and self.shape[d] == 1
-    return self.reshape((*self.shape[:d], *self.shape[d + 1 :])) if drop else self._seen(self.uop)
+    asked = {self._dim(d) for d in ([dim] if isinstance(dim, int) else dim)}
+    rest = tuple(s for i, s in enumerate(self.shape) if i not in asked or not (isinstance(s, int) and s == 1))
+    return self.reshape(rest) if len(rest) < self.ndim else self._seen(self.uop)
 
   def unsqueeze(self, dim: int) -> Self:
     """A dim of 1 before position `dim`.
@@ -165,7 +165,8 @@ class Movement(Base):
       (2, 4, 3)
     """
     order, a, b = list(range(self.ndim)), self._dim(dim0), self._dim(dim1)
-    order[a], order[b] = order[b], order[a]
+    if order:
+      order[a], order[b] = order[b], order[a]
     return self._seen(self.uop.permute(order))
 
   @property
@@ -508,7 +509,8 @@ class Movement(Base):
       [[1, 0], [0, 2]]
     """
     if self.ndim != 1:
-      raise ValueError(f"diag: needs a vector, got shape {self.shape}")
+      fix = "x.diagonal() takes the diagonal of a matrix" if self.ndim > 1 else "x.reshape(1).diag()"
+      mismatch("diag", "needs a vector", [self.uop], fix)
     n = self.shape[0]
     return self.reshape(n, 1).pad((0, n)).flatten().shrink(((0, n * n),)).reshape(n, n)
 

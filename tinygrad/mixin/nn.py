@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from tinygrad.device import HOST_DEVICE
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
 from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, sint
 from tinygrad.mixin.linalg import Linalg, contract
+from tinygrad.uop import Ops, UOp, buffer_of
 
 Ints = int | Sequence[int]
 Reduction = Literal["mean", "sum", "none"]
@@ -30,6 +32,13 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
     rule = f"must be one int, {rank} ints, or {2 * rank} (before and after, last dim first)"
     raise ValueError(f"{name}: padding {padding} {rule}")
   return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
+
+
+def _known(u: UOp) -> Any:
+  """The array of a tensor that is one on the host as yet (whatever device it is to go to); None of others."""
+  while u.op is Ops.MOVE:
+    u = u.src[0]
+  return buffer_of(u).handles[0] if u.op is Ops.BUFFER and u.device == HOST_DEVICE else None
 
 
 def _filled(w: Linalg, dim: int, n: sint) -> Any:
@@ -464,7 +473,8 @@ class NN(Linalg):
   ) -> Self:
     """Cross entropy of logits (.., classes) and class numbers Y (..); elements equal to `ignore_index` do not count.
 
-    ValueError unless Y has the shape of the logits without the last dim.
+    ValueError unless Y has the shape of the logits without the last dim, IndexError for a label of a list or an array
+    that is no class; one that was computed has loss 0, and counts.
     Shape: `(.., classes), (..) -> ()`; (..) with reduction="none".
 
     Examples:
@@ -475,13 +485,15 @@ class NN(Linalg):
       rule = "the labels must have the logits' shape without the last dim"
       fix = "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)"
       mismatch("sparse_categorical_crossentropy", rule, (self.uop, Y.uop), fix)
+    self._check_labels("sparse_categorical_crossentropy", Y, self.ndim - 1, ignore_index)
     logs, counted = self.log_softmax(), Y.ne(ignore_index)
     loss = counted.where(logs._smoothed(logs._of_class(Y, -1), -1, label_smoothing), 0)
     return loss._do_reduction(reduction, counted)
 
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
-    shape. ValueError unless the labels have such a shape.
+    shape. ValueError unless the labels have such a shape, IndexError for a number of a list or an array that is no
+    class; one that was computed has loss 0, and counts.
     Shape: `(b, classes, *dims), (b, *dims) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
@@ -494,6 +506,7 @@ class NN(Linalg):
       if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
         rule = "class numbers must have the logits' shape without dim 1"
         mismatch("cross_entropy", rule, (self.uop, Y.uop), "reshape the labels")
+      self._check_labels("cross_entropy", Y, classes_dim, None)
       picked = logs._of_class(Y, classes_dim)
     else:
       if Y.shape != self.shape:
@@ -508,6 +521,20 @@ class NN(Linalg):
     loss = picked.neg()
     return loss.mul(1 - label_smoothing).sub(self.mean(dim).mul(label_smoothing)) if label_smoothing else loss
 
+  def _check_labels(self, name: str, Y: Self, dim: int, ignored: int | None) -> None:
+    """IndexError for a label that is no class, where labels are known: as yet a list or an array."""
+    n, labels = self.shape[dim], _known(Y.uop)
+    if labels is None or not isinstance(n, int) or not labels.size or (labels.min() >= 0 and labels.max() < n):
+      return
+    for bad in labels[(labels < 0) | (labels >= n)].tolist():
+      if bad != ignored:
+        fix = f"give labels from 0 to {n - 1}"
+        if name != "nll_loss" and dim == self.ndim - 1:
+          fix += f"; to leave these out: logits.sparse_categorical_crossentropy(Y, ignore_index={bad})"
+        elif name == "nll_loss":
+          fix += f"; to leave these out: ignore_index={bad}"
+        mismatch(name, f"label {bad} is no class of {n}", (self.uop, Y.uop), fix, IndexError)
+
   def _of_class(self, Y: Self, dim: int) -> Self:
     """The element of class Y along `dim`; 0 where there is no such class."""
     return Y._one_hot(self.shape[dim], dim).where(self, 0).sum(dim)
@@ -516,13 +543,14 @@ class NN(Linalg):
     self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean"
   ) -> Self:
     """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in
-    the mean.
+    the mean. IndexError for a class of a list or an array that there is not; one that was computed has loss 0.
     Shape: `(b, classes, *dims), (b, *dims), (classes) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
       >>> print(Tensor([[0.25, 0.75]]).log().nll_loss(Tensor([1])).numpy().round(3))
       0.288
     """
+    self._check_labels("nll_loss", Y, 1, ignore_index)
     scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
     if ignore_index is not None:
       scale = Y.ne(ignore_index).where(scale, 0)

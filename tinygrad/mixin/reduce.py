@@ -326,7 +326,8 @@ class Reduce(Creation):
     dim = self._dim(axis)
     if not self.ndim or not isinstance(n := self.shape[dim], int) or not self.numel():
       if self.ndim and not isinstance(n, int):
-        raise ValueError(f"a running reduction needs a dim of known length, dim {dim} of {self.shape} is symbolic")
+        rule = f"a running reduction needs a dim of known length, dim {dim} of {self.shape} is symbolic"
+        raise ValueError(f"{rule}\n  fix: run it over the whole dim, and cut its result: x.cumsum(0)[:n]")
       return [self._value()]
     x = self.transpose(dim, -1)
     where = x.device

@@ -10,6 +10,7 @@ from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
+from tinygrad.uop import describe
 
 
 class Optimizer:
@@ -41,6 +42,9 @@ class Optimizer:
     if not self.params:
       fix = "pass nn.state.get_parameters(model)"
       raise ValueError(f"an optimizer needs at least one parameter with requires_grad\n  fix: {fix}")
+    if whole := [p for p in self.params if not p.is_floating_point()]:
+      fix = "cast it to a float, or give only [p for p in nn.state.get_parameters(model) if p.is_floating_point()]"
+      raise TypeError(f"an optimizer takes floats, and a parameter is {describe(whole[0].uop)}\n  fix: {fix}")
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
