@@ -151,3 +151,8 @@ def test_a_setting_changes_no_value(settings, quick_roofline, tmp_path, capsys):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=name)
   if settings.get("DEBUG", 0) >= 2:
     assert capsys.readouterr().out.count("***") > len(PROGRAMS)  # it did watch
+
+
+def test_a_negative_beam_is_no_search():
+  with Context(BEAM=-1):
+    assert (Tensor([1.0, 2.0]) * 11).sum().item() == 33.0

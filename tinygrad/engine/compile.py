@@ -76,7 +76,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):
       given = by_hand.given(cost.name, backend.target) if KERNEL_SCHEDULES else None
-      planner = given or (search.planner(ast, backend, threads, cost.name) if BEAM else None)
+      planner = given or (search.planner(ast, backend, threads, cost.name) if BEAM.value > 0 else None)
       linear = codegen.lower_kernel(ast, backend.target, threads, planner)
     with span("render", kernel=cost.name):
       rendered = backend.render(linear, cost.name)
@@ -129,7 +129,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
 def kept_plan(sink: UOp) -> Plan:
   """The plan of a canonical graph: from disk, if a process has left it there, else made, and left there."""
   devices = dict.fromkeys(d for u in sink.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device))
-  alone = Device.world is None or not BEAM  # several processes search together, or none of them
+  alone = Device.world is None or BEAM.value <= 0  # several processes search together, or none of them
   if INTERPRET or SPEC >= 2 or not (PLAN_CACHE and alone) or (key := plans.plan_key(sink, devices)) is None:
     return make_plan(sink)
   if (plan := plans.stored_plan(key)) is None:
