@@ -29,13 +29,14 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.program_order import VIEWS, Holder, memory_state, program_order
+from tinygrad.engine.program_order import VIEWS, memory_state, program_order
 from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
   NO_GRAD,
   TRAINING,
   Context,
   GlobalCounters,
+  Holder,
   LazyModule,
   Setting,
   all_int,

@@ -17,7 +17,7 @@ from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted
+from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
@@ -29,16 +29,6 @@ KEPT_STATES = 256  # kinds of arguments that one function remembers
 def is_tensor(x: Any) -> bool:
   """A Tensor, which this module sits below."""
   return hasattr(type(x), "uop")
-
-
-def walk(x: Any, leaf: Callable[[Any], Any]) -> Any:
-  """Nested tuples, lists and dicts with `leaf` of what is in them in its place."""
-  if isinstance(x, dict):
-    return {k: walk(y, leaf) for k, y in x.items()}
-  if not isinstance(x, (list, tuple)):
-    return leaf(x)
-  parts = [walk(y, leaf) for y in x]
-  return type(x)(*parts) if hasattr(type(x), "_fields") else type(x)(parts)
 
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
@@ -237,11 +227,8 @@ class Captured:
         self.settled = -1  # nobody has looked at what reads these
       self.renew(inputs, 0)
     if self.settled != program_order.now:  # some Tensor has changed
-      taken = [buffer_of(inputs[i]) for i in self.written_inputs]
-      used = self.every | {id(buffer_of(u)) for u in inputs}
-      program_order.settle(
-        self.settled, lambda m: id(m) in self.state or any(m is b for b in taken), lambda m: id(m) in used
-      )
+      taken, given_memory = {id(buffer_of(inputs[i])) for i in self.written_inputs}, {id(buffer_of(u)) for u in inputs}
+      program_order.settle(self.settled, self.state | taken, self.every | given_memory)
       self.settled = program_order.now
     # then, for memory that the last inputs alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
@@ -419,7 +406,7 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
-    program_order.settle(-1, lambda _: False, lambda _: True)
+    program_order.settle(-1, set(), None)
     began = program_order.captures[threading.get_ident()] = program_order.now
     runs, empty = list[Run](), list[Buffer]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}

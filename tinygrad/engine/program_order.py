@@ -6,26 +6,23 @@ and the number of its last change."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from tinygrad.device import Buffer, reduced_placement
+from tinygrad.device import reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
-from tinygrad.helpers import OfThread, dedup, uninterrupted
+from tinygrad.helpers import Holder, OfThread, dedup, in_turn, living, uninterrupted
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, Ref, UOp, buffer_of, side_table
 
 VIEWS = having(Trait.VIEW)
-A = ParamSpec("A")
-R = TypeVar("R")
-_turn = threading.RLock()
+_turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
 class Live(Protocol):
@@ -36,33 +33,12 @@ class Live(Protocol):
   _holder: Holder
 
 
-class Holder(weakref.ref[Any]):
-  """A tensor that may still live. Equal to itself alone: equality of tensors is element by element. `number`: of the
-  tensor's last change; `assigned`: the thread for which that was an assignment."""
-
-  __slots__ = ("assigned", "number")
-  number: int
-  assigned: int | None
-  __hash__, __eq__ = object.__hash__, object.__eq__
-
-
 def memory_state(u: UOp, moved: bool = False) -> UOp | None:
   """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
   elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
   while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
     u = u.src[0]
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
-
-
-def _in_turn(f: Callable[A, R]) -> Callable[A, R]:
-  """What threads do one after the other: who has the turn decides what runs, so that nothing happens twice."""
-
-  @functools.wraps(f)
-  def g(*args: A.args, **kwargs: A.kwargs) -> R:
-    with _turn:
-      return f(*args, **kwargs)
-
-  return g
 
 
 class ProgramOrder:
@@ -109,17 +85,17 @@ class ProgramOrder:
         views[number] = Holder(t, forget)
 
   def live(self) -> list[Any]:
-    return _tensors(self._live)
+    return living(self._live)
 
   def views(self, state: UOp) -> list[Any]:
     """The tensors that are or were views of a state of memory."""
-    return _tensors(self._views.get(state.ref, {}).values())
+    return living(self._views.get(state.ref, {}).values())
 
   def changed(self, since: int) -> list[Any]:
     """The tensors that have changed after number `since`, the last one first."""
     while True:
       try:
-        return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
+        return living(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
       except RuntimeError:  # another thread, or a collection of garbage, has changed who lives: look again
         continue
 
@@ -140,7 +116,7 @@ class ProgramOrder:
       self._unowned.discard(t.uop)
       taken.add(t.uop)
 
-  @_in_turn
+  @in_turn(_turn)
   def run(self, asked: Sequence[Live], read: Sequence[Live] = ()) -> list[UOp]:
     """Computes `asked` and `read`, in one go with all that has to happen by then (what reads memory that an assignment
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
@@ -172,22 +148,21 @@ class ProgramOrder:
         t.follows = True
     return [made[roots[id(t)]] for t in read]
 
-  @_in_turn
-  def settle(self, since: int, written: Callable[[Buffer], bool], used: Callable[[Buffer], bool]) -> None:
-    """Before memory is written (and other memory `used`) that no graph tells of: what was assigned happens, of what
-    other threads have assigned what lies in that memory, and values that read what is written are computed, as far as
-    their tensors have changed after number `since`."""
+  @in_turn(_turn)
+  def settle(self, since: int, written: set[int], used: set[int] | None) -> None:
+    """Before Buffers (by id) are `written` and `used` (None: nobody knows which) of which no graph tells: assignments
+    happen, those of other threads if they need the same memory, and values that read what is written are computed, as
+    far as their tensors have changed after number `since`."""
     due, me = list[Live](), threading.get_ident()
     theirs = min((n for thread, n in self.captures.copy().items() if thread != me), default=self.now)
     for t in self.changed(since):
-      if t._holder.number > theirs and t._holder.assigned != me:  # it may be of what another thread captures
-        continue
-      if t.follows and ((state := memory_state(t.uop, moved=True)) is None or state.op is Ops.BUFFER):
-        continue
+      mine, state = t._holder.assigned == me, memory_state(t.uop, moved=True) if t.follows else None
+      if (t.follows and (state is None or state.op is Ops.BUFFER)) or (t._holder.number > theirs and not mine):
+        continue  # memory as it is, or perhaps a part of what another thread captures
       nodes = t.uop.toposort()
-      memory = [buffer_of(u) for u in nodes if u.op is Ops.BUFFER]
-      waits = any(u.op is Ops.AFTER for u in nodes) and (t._holder.assigned == me or any(map(used, memory)))
-      if waits or any(map(written, memory)):
+      memory = {id(buffer_of(u)) for u in nodes if u.op is Ops.BUFFER}
+      waits = any(u.op is Ops.AFTER for u in nodes) and (mine or used is None or not memory.isdisjoint(used))
+      if waits or not memory.isdisjoint(written):
         due.append(t)
     if due:
       self._due_now(due)
@@ -246,10 +221,6 @@ class ProgramOrder:
       if v is not u:  # else another thread's tensor may stand for something newer by now
         where = reduced_placement(u.device)  # where the tensor showed it
         t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
-
-
-def _tensors(holders: Iterable[Holder]) -> list[Any]:
-  return [t for holder in list(holders) if (t := holder()) is not None]
 
 
 def _root(t: Live) -> UOp:

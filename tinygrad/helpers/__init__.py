@@ -6,6 +6,7 @@ from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
 from tinygrad.helpers.files import atomic_write, stamp
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
+from tinygrad.helpers.holders import Holder, living
 from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, hue
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, blake2b, difflib, hashlib, json, numpy
@@ -21,12 +22,14 @@ from tinygrad.helpers.sequences import (
   ceildiv,
   children_of,
   dedup,
+  exact,
   flatten,
   get_child,
   make_tuple,
   partition,
   prod,
   round_up,
+  walk,
 )
 from tinygrad.helpers.settings import (
   ALLOW_TF32,
@@ -67,7 +70,7 @@ from tinygrad.helpers.settings import (
   settings_from,
   watched,
 )
-from tinygrad.helpers.threads import OfThread, ThreadList
+from tinygrad.helpers.threads import OfThread, ThreadList, in_turn
 from tinygrad.helpers.tracing import (
   MOST_EVENTS,
   Event,

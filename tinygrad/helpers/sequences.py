@@ -78,3 +78,20 @@ def partition(itr: Iterable[T], fxn: Callable[[T], bool]) -> tuple[list[T], list
   for x in itr:
     (yes if fxn(x) else no).append(x)
   return yes, no
+
+
+def walk(x: Any, leaf: Callable[[Any], Any]) -> Any:
+  """Nested tuples, lists and dicts with `leaf` of what is in them in its place."""
+  if isinstance(x, dict):
+    return {k: walk(y, leaf) for k, y in x.items()}
+  if not isinstance(x, (list, tuple)):
+    return leaf(x)
+  parts = [walk(y, leaf) for y in x]
+  return type(x)(*parts) if hasattr(type(x), "_fields") else type(x)(parts)
+
+
+def exact(arg: Any) -> Any:
+  """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
+  if isinstance(arg, tuple) and arg:
+    return (*arg[:-1], exact(arg[-1]))
+  return (arg.hex(), "f") if isinstance(arg, float) else arg

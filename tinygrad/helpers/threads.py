@@ -1,10 +1,13 @@
-"""What each thread has of its own."""
+"""What each thread has of its own, and what threads do one after the other."""
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator, MutableSequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, MutableSequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
+A = ParamSpec("A")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -50,3 +53,17 @@ class OfThread(threading.local, Generic[T]):
 
   def __set__(self, owner: object, value: T) -> None:
     self.value = value
+
+
+def in_turn(lock: threading.RLock) -> Callable[[Callable[A, R]], Callable[A, R]]:
+  """A function that threads call one after the other."""
+
+  def wrap(f: Callable[A, R]) -> Callable[A, R]:
+    @functools.wraps(f)
+    def g(*args: A.args, **kwargs: A.kwargs) -> R:
+      with lock:
+        return f(*args, **kwargs)
+
+    return g
+
+  return wrap

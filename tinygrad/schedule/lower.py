@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
 from tinygrad.schedule.loops import tidy
@@ -23,7 +24,6 @@ from tinygrad.uop import (
   Ops,
   ParamArg,
   UOp,
-  exact,
   is_int,
   simplify,
   sint,

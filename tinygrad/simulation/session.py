@@ -14,10 +14,10 @@ from typing import Any
 from tinygrad.device import Device, Target, backends
 from tinygrad.device.cluster import Cluster
 from tinygrad.device.machine import simulated
-from tinygrad.engine.jit import realize_all, walk
+from tinygrad.engine.jit import realize_all
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Work, watchers
-from tinygrad.helpers import SIM, Context, ContextVar
+from tinygrad.helpers import SIM, Context, ContextVar, walk
 from tinygrad.runtime import cuda, null
 from tinygrad.simulation.machine import ClusterError, cluster_of
 from tinygrad.simulation.pictures import duration

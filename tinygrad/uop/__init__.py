@@ -24,7 +24,6 @@ from tinygrad.uop.node import (
   UOp,
   Variable,
   buffer_of,
-  exact,
   give_memory,
   map_arg,
   mesh_of,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, VIZ, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, VIZ, exact, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
@@ -575,13 +575,6 @@ def give_memory(u: UOp, memory: Buffer) -> None:
 def unseen(memory: Iterable[Buffer]) -> list[Buffer]:
   """That which no BUFFER has: nobody can look at it."""
   return list({*memory} - {*_memory.values()})
-
-
-def exact(arg: Any) -> Any:
-  """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
-  if isinstance(arg, tuple) and arg:
-    return (*arg[:-1], exact(arg[-1]))
-  return (arg.hex(), "f") if isinstance(arg, float) else arg
 
 
 def _cast_const(value: ConstType, dtype: DType) -> ConstType:
