@@ -771,8 +771,8 @@ class Tensor(NN, metaclass=_Training):
     """The derivative of this scalar (or of the sum of it times `gradient`) by each target, at the target's placement.
 
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
-    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on,
-    or only by what was written to memory.
+    Raises ValueError if this is no scalar and no `gradient` is given, TypeError for targets and gradients that are no
+    tensors, RuntimeError for a target it does not depend on, or only by what was written to memory.
     Shape: `(..), (*target), … -> (*target), …`.
 
     Examples:
