@@ -214,7 +214,8 @@ def raised(x: object) -> set[str]:
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
       found.add(node.exc.func.id)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("mismatch", "refuse"):
-      kinds = [a.id for a in node.args if isinstance(a, ast.Name) and a.id.endswith("Error")]
+      given = [*node.args, *(k.value for k in node.keywords)]
+      kinds = [a.id for a in given if isinstance(a, ast.Name) and a.id.endswith("Error")]
       found.add(kinds[0] if kinds else RAISES[node.func.id])
   return {name for name in found if name.endswith("Error")}
 

@@ -453,6 +453,8 @@ class Tensor(NN, metaclass=_Training):
     `GlobalCounters` count it or don't.
     Shape: `(..) -> (..)`.
 
+    Raises: TypeError for what is no Tensor, as a `.grad` that is None.
+
     Examples:
       >>> x = Tensor.ones(2) + 1
       >>> x.realize().tolist()
