@@ -252,7 +252,7 @@ class Tensor(NN, metaclass=_Training):
     by mesh axes, or `shard(sharding)`, which over one device is its name. On a sharded tensor it reshards. Names of one
     device are that device, with a warning.
 
-    Raises: ShardError for a dim that is not there and for a placement that cannot be.
+    Raises: ShardError for a dim that is not there and for a placement that cannot be, ShardTypeError for what is none.
     Shape: `(..) -> (..)`.
 
     Examples:

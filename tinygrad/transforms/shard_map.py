@@ -28,7 +28,7 @@ def shard_map(fun: Callable[..., Any], mesh: Any, in_specs: Specs, out_specs: Sp
   device; a result must then be the same on all, as that of a `psum` is.
 
   Raises: ValueError for dims that the axes do not divide, and for results that differ along an axis which `out_specs`
-  does not name; ShardError for names that are no axes of the mesh.
+  does not name; ShardError for names that are no axes of the mesh, ShardTypeError for what is no Mesh.
 
   Examples:
     >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
