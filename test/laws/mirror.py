@@ -300,6 +300,7 @@ class Mirror:
       t.memory.node.written = False
       if t.memory.lazy:
         value, node = t.value, Node(t.shape)
+        node.perhaps = newest(t.node.heir or t.node.perhaps)
         same: Node | None = t.node
         while same is not None:
           same.heir, same = node, same.perhaps
@@ -404,6 +405,13 @@ def below(nodes: Sequence[Node], without: Node | None = None) -> set[Node]:
   return found - {without}
 
 
+def newest(node: Node | None) -> Node | None:
+  """What has been realised of it last."""
+  while node is not None and node.heir is not None:
+    node = node.heir
+  return node
+
+
 def cotangents(root: Node, targets: Sequence[Node]) -> list[np.ndarray | None]:
   """The derivatives of a scalar by each target; None where it does not depend on it. Unclear where a value on the way
   has been realised, or its memory written, since."""
@@ -425,6 +433,9 @@ def cotangents(root: Node, targets: Sequence[Node]) -> list[np.ndarray | None]:
   for t in targets:
     if below([t]) & below([root], without=t):
       raise Unclear("what a target was computed from is also used otherwise, perhaps for an equal value")
+  for n in order:
+    if n.perhaps and n.perhaps not in below([n]) and n.perhaps in order and not {n, n.perhaps}.isdisjoint(targets):
+      raise Unclear("a target may be the same memory as another value")
   grads = {root: np.ones(root.shape)}
   for n in reversed(order):
     if n in grads:

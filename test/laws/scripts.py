@@ -68,6 +68,8 @@ def given(values: Any, how: str, where: Any, dtype: str = FLOAT) -> Tensor:
 
 
 def mirrored(values: Any, how: str, where: Any, dtype: str = FLOAT) -> Mirror:
+  if how == "replayed":
+    Memory.settle()
   return Mirror(np.array(values, dtype), dtype, lazy=how in inputs.LAZY)
 
 
