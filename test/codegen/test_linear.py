@@ -76,6 +76,19 @@ def test_what_peers_hold_is_read_where_there_is_such_a_peer():
   assert reads and all(reads)
 
 
+@pytest.mark.parametrize("devices", [7, 15])
+def test_lanes_beyond_the_last_peer_read_nothing(devices):
+  """Each device has one element, so the place in its memory is the same for all lanes, and only the memory is not."""
+  mesh = Mesh([f"CPU:{i}" for i in range(devices)], names=("x",))
+  x = UOp.buffer((devices,), dtypes.float32, Sharding(mesh, P("x")))
+  y = UOp.buffer((devices,), dtypes.float32, Sharding(mesh))
+  value = UOp.new(Ops.EXP, dtypes.float32, (x.move(y.device, pinned=True),))  # enough work for vectors
+  (kernel,) = (i.kernel for i in create_schedule(localize(UOp.sink(y.assign(value)))).items if i.peers)
+  reads = [u.src[0] for u in lower_kernel(kernel, Target("vectors", vector_bytes=32)) if u.op is Ops.LOAD]
+  reads = [where for where in reads if where.src[0].op is Ops.PEER and where.dtype.count > 1]
+  assert reads and len(reads[-1].src) == 3
+
+
 def test_affine_forms_take_division_apart():
   r, v = loop(100, 0), loop(16, 1)
   x = op(Ops.ADD, op(Ops.MUL, r, num(16)), v)

@@ -430,7 +430,8 @@ class CPU(QueueDevice):
     return Call(self, program, program.use(), [None] * buffers, first, tuple(others))
 
   def table(self, call: Any, slot: int, memory: Sequence[Memory]) -> Memory:
-    table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
+    # lanes of a vector that are beyond the last device look at what is behind its address, and no further
+    table = (ctypes.c_uint64 * (len(memory) + self.target.vector_bytes))(*(m.address for m in memory))
     return Memory(ctypes.addressof(table), 8 * len(memory), table)
 
   def submit(self, calls: Sequence[Call] | Batch, alone: bool = True) -> None:

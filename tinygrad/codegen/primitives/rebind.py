@@ -119,8 +119,9 @@ class Rebinding:
 
     def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.LOAD and known:
-        where = u.src[0].src[1]
-        gates = [e.gate for r, n in known if r in where.loops and (e := self.expansions(r)[n]).gate is not None]
+        memory, place = u.src[0].src[:2]
+        led = place.loops | memory.loops if memory.op is Ops.PEER else place.loops
+        gates = [e.gate for r, n in known if r in led and (e := self.expansions(r)[n]).gate is not None]
         if (gate := all_of(*gates)) is not None:
           src = gated(src[0], gate), *src[1:]
       return on_sources(u, src)
