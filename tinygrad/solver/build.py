@@ -184,6 +184,8 @@ def would_move(u: UOp, found: Answer) -> bool:
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here; a constant
   that is no Tensor's own, a gradient, may be another program's too, and lives anywhere."""
+  while x.op is MOVE and not x.arg.pinned:  # which nobody need make; a hint's is made
+    x = x.src[0]
   hinted = on_sources(u, (x,))  # it stays, for another propagation
   if x.device is None and all(v.op is not Ops.UNIQUE for v in x.toposort()):
     return hinted
