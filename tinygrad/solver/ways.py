@@ -126,6 +126,7 @@ class OpWays:
     self.known: dict[Key, list[PricedWay]] = {}
     self.needs: dict[Key, tuple[Placement | None, ...]] = {}  # of ops on what is held elsewhere, too
     self.products: dict[Key, Outcome] = {}
+    self.together: dict[frozenset[UOp], dict[UOp, UOp]] = {}  # of what ops have brought, each in its form
     self.places: dict[int, Placement | None] = {}  # of results, by the ids of ways
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
@@ -160,12 +161,12 @@ class OpWays:
 
   def as_written_now(self, u: UOp, src: Sources) -> UOp:
     """The op as the hooks run it on sources that are placed. A gradient that was written then would read what the op
-    had moved; so a move that is held is no cost."""
+    had moved; so a move that is held is no cost, and what an op of these sources has brought is taken as it is."""
     key = self.looks(u, src, None)
     if (like := self.stay.get(key)) is not None:
       return alike(u, src, like)
     if any(map(self.costs.knows, src)):
-      v = UOp.new(u.op, u.dtype, self.decided(u, src, key), u.arg)
+      v = UOp.new(u.op, u.dtype, self.as_brought(u, src) or self.decided(u, src, key), u.arg)
     else:
       v = by_hooks(u, src)
     if v.op is u.op and v.src == src:
@@ -174,7 +175,14 @@ class OpWays:
       for s, x in zip(src, v.src):
         if x is not s:
           self.costs.hold(x)
+      self.together.setdefault(frozenset(src), dict(zip(src, v.src)))
     return v
+
+  def as_brought(self, u: UOp, src: Sources) -> Sources | None:
+    """The sources as another op has brought them, all of these, if this op, too, runs there."""
+    forms = self.together.get(frozenset(src), {}) if len(src) > 1 else {}
+    brought = tuple([forms[x] for x in src]) if forms else src
+    return brought if forms and any(o.stays for o in outcomes(u.op, u.dtype, brought, u.arg)) else None
 
   def decided(self, u: UOp, src: Sources, key: Key) -> Sources:
     """The sources as `decide` brings them, at what is held: where that is known of what looks alike, to the same
