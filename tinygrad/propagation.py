@@ -193,11 +193,13 @@ class Placing:
       return build.build_answer(self.found, self.leaves, wished=False)
 
   def settled(self) -> Placing:
-    """Looks whether fewer bytes move as the graph is written; until then it is a draft."""
+    """Looks whether fewer bytes move as the graph is written, and whether as few do if nothing changes; until then it
+    is a draft."""
     if self.draft and self.found.decisions is None:
-      written = self.written
+      sink, written, now = self.found.asked.order[-1], self.written, build.as_it_is(self.found)
       with Context(RESHARD=1):
-        self.made = fewer_bytes(self.found.asked.order[-1], self.made, written)
+        best = fewer_bytes(sink, self.made, written)
+        self.made = best if now is None else fewer_bytes(sink, now, best)
     self.draft = False
     return self
 

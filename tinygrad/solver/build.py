@@ -69,6 +69,31 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
   return made
 
 
+def as_it_is(found: Answer) -> dict[UOp, UOp] | None:
+  """The graph without its inert hints, if all that is said holds in it: what is memory, hinted values and gradients are
+  where the answer has them."""
+  asked = found.asked
+  if any(u.device != found[u] for u in asked.leaves):
+    return None
+  there = {u: found[t] for u, t in asked.gradients.items() if isinstance(u.device, Sharding)}
+  there |= {u: found[u] for u in asked.order if u.op is CONSTRAIN and u not in asked.inert}
+  moved: dict[UOp, UOp] = {}
+  for u in asked.order:
+    for s in u.src:
+      if isinstance(want := there.get(s), Sharding):
+        if u.op is MOVE and is_decided_anew(u):
+          moved[s] = u
+        at = moved.get(s, s).device
+        if isinstance(at, Sharding) and (at if s.op is CONSTRAIN and s.arg.reduced else at.reduced) is not want:
+          return None
+  made: dict[UOp, UOp] = {}
+  keep = lambda u, src: src[0] if u in asked.inert else on_sources(u, src)  # noqa: E731
+  rebuild(asked.order[-1], keep, made, order=asked.by_depth)
+  made.update({s: made[u] for s, u in moved.items()})
+  made.update(inert_hints(found, made))
+  return made
+
+
 def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What inert hints become, and the SINK over them. What reads one is built on its value, as without it: the hint is
   only for those who hold it, for another propagation."""
