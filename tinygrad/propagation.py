@@ -196,7 +196,7 @@ class Placing:
     """Looks whether fewer bytes move as the graph is written, and whether as few do if nothing changes; until then it
     is a draft."""
     if self.draft and self.found.decisions is None:
-      sink, written, now = self.found.asked.order[-1], self.written, build.as_it_is(self.found)
+      sink, written, now = self.found.asked.order[-1], self.written, build.as_found(self.found)
       with Context(RESHARD=1):
         best = fewer_bytes(sink, self.made, written)
         self.made = best if now is None else fewer_bytes(sink, now, best)

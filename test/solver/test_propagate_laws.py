@@ -26,6 +26,7 @@ STATED = (
   705236,
   714996,
   1012698,
+  1105295,
 )  # what was stated of these once changed what it was of
 
 
@@ -256,6 +257,45 @@ def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
   monkeypatch.setattr(ways.OpWays, "at_target", whole)
   monkeypatch.setattr(propagation, "fewer_bytes", lambda sink, wished, other: wished)
   assert broken("bytes")
+
+
+def test_a_move_that_stays_behind_one_that_need_not_is_noticed(monkeypatch):
+  """(Mutant: a hinted value whose source is there by a move that nobody asked for has none that stays.)"""
+  some = build.constrained
+
+  def trusting(u, x, target):
+    return build.on_sources(u, (x,)) if x.op is Ops.MOVE and x.device is target else some(u, x, target)
+
+  assert check(1105295, "stated") == ""
+  monkeypatch.setattr(build, "constrained", trusting)
+  assert broken("stated", (1105295,))
+
+
+def test_a_gradient_that_reads_what_nobody_has_brought_is_noticed(monkeypatch):
+  """(Mutant: what an op of the same sources has brought is not taken as it is.)"""
+  assert check(1117413, "bytes") == ""
+  monkeypatch.setattr(ways.OpWays, "as_brought", lambda self, u, src: None)
+  assert broken("bytes", (1117413,))
+
+
+def test_what_is_built_anew_though_it_holds_is_noticed(monkeypatch):
+  """(Mutant: what is placed already is no better than another graph of as many bytes.)"""
+  assert check(1103615, "twice") == ""
+  monkeypatch.setattr(build, "as_found", lambda found: None)
+  assert broken("twice", (1103615,))
+
+
+def test_a_value_that_is_not_where_its_hint_has_it_and_stays_is_noticed(monkeypatch):
+  """(Mutant: a hint is where its source is, though what reads it is behind the hint's move.)"""
+  some = build.as_found
+
+  def as_written(found):
+    made = some(found)
+    return made if made is None else {u: u if u.op is Ops.CONSTRAIN else v for u, v in made.items()}
+
+  assert check(1301125, "cuts") == ""
+  monkeypatch.setattr(build, "as_found", as_written)
+  assert broken("cuts", (1301125,))
 
 
 def test_hints_that_come_to_count_together_are_noticed(monkeypatch):

@@ -69,7 +69,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
   return made
 
 
-def as_it_is(found: Answer) -> dict[UOp, UOp] | None:
+def as_found(found: Answer) -> dict[UOp, UOp] | None:
   """The graph without its inert hints, if all that is said holds in it: what is memory, hinted values and gradients are
   where the answer has them."""
   asked = found.asked
@@ -85,6 +85,8 @@ def as_it_is(found: Answer) -> dict[UOp, UOp] | None:
           moved[s] = u
         at = moved.get(s, s).device
         if isinstance(at, Sharding) and (at if s.op is CONSTRAIN and s.arg.reduced else at.reduced) is not want:
+          return None
+        if at is None and not lives_anywhere(s):
           return None
   made: dict[UOp, UOp] = {}
   keep = lambda u, src: src[0] if u in asked.inert else on_sources(u, src)  # noqa: E731
@@ -206,13 +208,18 @@ def would_move(u: UOp, found: Answer) -> bool:
   return False
 
 
+def lives_anywhere(x: UOp) -> bool:
+  """Whether a value is a constant that is no Tensor's own."""
+  return x.device is None and all(v.op is not Ops.UNIQUE for v in x.toposort())
+
+
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here; a constant
   that is no Tensor's own, a gradient, may be another program's too, and lives anywhere."""
   while x.op is MOVE and not x.arg.pinned:  # which nobody need make; a hint's is made
     x = x.src[0]
   hinted = on_sources(u, (x,))  # it stays, for another propagation
-  if x.device is None and all(v.op is not Ops.UNIQUE for v in x.toposort()):
+  if lives_anywhere(x):
     return hinted
   there = isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced
   return hinted if there else moved_to(hinted, target, u, hinted=True)
