@@ -258,6 +258,7 @@ class ByHints:
       found.met.update(met)
       if not (unmet := inert - met.keys()):
         return placing
+    unmet = graph.with_those_below(unmet, inert)
     if unmet & self.read:
       return graph.next_to_count(found, unmet & self.read, self.read - inert)
     return graph.earliest(unmet, found.asked.by_depth, max(len(self.unread - inert) // 2, 1))

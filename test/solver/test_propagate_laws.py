@@ -27,6 +27,7 @@ STATED = (
   714996,
   1012698,
   1105295,
+  1205526,
 )  # what was stated of these once changed what it was of
 
 
@@ -329,6 +330,12 @@ def test_hints_that_come_to_count_in_another_order_than_by_depth_are_noticed(mon
   some = graph.earliest
   monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order[::-1], most))
   assert broken("between", (304918,))
+
+
+def test_a_hint_on_another_that_is_met_by_chance_is_noticed(monkeypatch):
+  """(Mutant: a hint comes to count before the one that it is said of, if that happens to be met.)"""
+  monkeypatch.setattr(graph, "with_those_below", lambda unmet, inert: unmet)
+  assert broken("stated", (1205526,))
 
 
 def test_a_hint_on_another_that_does_not_wait_is_noticed(monkeypatch):

@@ -406,6 +406,16 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
+def with_those_below(unmet: Set[UOp], inert: Set[UOp]) -> set[UOp]:
+  """Hints, and the inert ones of which these are said: what is met by chance would not be so for long."""
+  out, todo = set(unmet), list(unmet)
+  while todo:
+    if (below := before_moves(todo.pop().src[0])) in inert and below not in out:
+      out.add(below)
+      todo.append(below)
+  return out
+
+
 def wanting(found: Answer, hints: Set[UOp], counting: Set[UOp]) -> set[UOp]:
   """Which inert hints are to count besides `counting`, as an answer tells before it is built. Those that it does not
   meet and that are alike to one that counts: layers are. Else the next one, if that is of memory, which is where the
