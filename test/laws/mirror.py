@@ -306,6 +306,8 @@ class Mirror:
           same.heir, same = node, same.perhaps
         t.memory, t.at = Memory(value.reshape(-1).copy(), False, node), np.arange(value.size).reshape(t.shape)
         t.detached = False
+        for m in t.family.members if t.vague else ():  # what may be this tensor may have memory now
+          m.vague = True
     return self
 
   def assign(self, y: Any) -> Mirror:

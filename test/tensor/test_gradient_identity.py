@@ -103,3 +103,11 @@ def test_the_gradients_notice_folds(monkeypatch):
     with pytest.raises((AssertionError, RuntimeError)):
       for movement in MOVEMENTS:
         test_a_gradient_is_found_through_movement("ones", movement)
+
+
+def test_what_is_computed_from_a_value_does_not_read_the_memory_of_an_equal_one():
+  """The maximum of one number is that number; when it gets memory, the number has none."""
+  x = Tensor.full((), -2.0).to("CPU")
+  y, most = x * 3, x.max()
+  most.realize()
+  assert (y * 2).gradient(x)[0].item() == 6

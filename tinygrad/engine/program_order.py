@@ -205,19 +205,21 @@ class ProgramOrder:
     """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
     buffers instead.
 
-    A tensor that happens to be equal to a root without having been asked for does not get its buffer: it can still be
-    differentiated."""
+    A tensor that happens to be equal to a root without having been asked for does not get its buffer, and what was made
+    of it does not read that: it can still be differentiated."""
     done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
     done.update((u, v) for u, v in made.items() if u is not v)
     if not done:
       return
-    replacement, holders, first = Replacement(done), {id(t) for t in asked}, min(u.number for u in done)
-    for t in self.live():
+    live, holders, first = self.live(), {id(t) for t in asked}, min(u.number for u in done)
+    equal = {t.uop for t in live if t.uop in made and id(t) not in holders and t.uop.op is not Ops.AFTER}
+    replacement = Replacement(done)
+    others = Replacement({u: v for u, v in done.items() if u not in equal}) if equal else replacement
+    for t in live:
       u = t.uop
       if u.op is Ops.BUFFER or u.op is Ops.CONST or u.number < first:
         continue
-      shown = u not in made or id(t) in holders or u.op is Ops.AFTER
-      v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
+      v = (replacement if id(t) in holders else others).of(u)
       if v is not u:  # else another thread's tensor may stand for something newer by now
         where = reduced_placement(u.device)  # where the tensor showed it
         t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
