@@ -77,7 +77,7 @@ def as_found(found: Answer) -> dict[UOp, UOp] | None:
     return None
   there = {u: found[t] for u, t in asked.gradients.items() if isinstance(u.device, Sharding)}
   there |= {u: found[u] for u in asked.order if u.op is CONSTRAIN and u not in asked.inert}
-  moved: dict[UOp, UOp] = {}
+  moved: dict[UOp, UOp] = {}  # of what is said to be elsewhere than it is computed, the move
   for u in asked.order:
     for s in u.src:
       if isinstance(want := there.get(s), Sharding):
@@ -88,9 +88,12 @@ def as_found(found: Answer) -> dict[UOp, UOp] | None:
           return None
         if at is None and not lives_anywhere(s):
           return None
+
+  def make(u: UOp, src: Sources) -> UOp:
+    return src[0] if u in asked.inert else on_sources(u, src)
+
   made: dict[UOp, UOp] = {}
-  keep = lambda u, src: src[0] if u in asked.inert else on_sources(u, src)  # noqa: E731
-  rebuild(asked.order[-1], keep, made, order=asked.by_depth)
+  rebuild(asked.order[-1], make, made, order=asked.by_depth)
   made.update({s: made[u] for s, u in moved.items()})
   made.update(inert_hints(found, made))
   return made
