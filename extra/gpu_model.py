@@ -319,7 +319,12 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
   for kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)
     yield f"matmul {kind.name} NT", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind).T
-  yield "matmul bf16 8192", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(*big, dtype=dtypes.bfloat16)
+  for side in (2048, 4032, 8192):
+    square = (side, side)
+    yield (
+      f"matmul bf16 {side}",
+      lambda square=square: empty(*square, dtype=dtypes.bfloat16) @ empty(*square, dtype=dtypes.bfloat16),
+    )
   yield "attention float32", lambda: attention(dtypes.float32)
   yield "attention bf16", lambda: attention(dtypes.bfloat16)
   for length, width in ((4096, 64), (4095, 64), (4096, 128), (4096, 256)):

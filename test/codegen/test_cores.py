@@ -102,6 +102,17 @@ def test_a_tile_lies_as_128_byte_swizzle_has_it(along_k):
   assert sorted(places) == [*range(128 * 64)]
 
 
+def test_what_a_product_of_blocks_takes():
+  """By hand, of 4096 rows and columns on 132 multiprocessors: of 192 x 256, 352 groups read 57,344 bytes each of what
+  all share; of 128 x 256, eight warps of the twelve that are needed sum for four turns of 512 groups."""
+  wide, narrow = (next(c for c in WARPGROUP if (c.n, c.k) == (n, 64)) for n in (256, 128))
+  assert (wide.teams, narrow.teams) == (3, 4)
+  assert wide.cycles(3, 352, 132, 1) == 352 * 57344 / (132 * 32) > 3 * (192 * 256 * 64 / 2048)
+  assert wide.cycles(2, 512, 132, 1) == 4 * (128 * 256 * 64 / 2048) * 12 / 8
+  # of one turn: four warpgroups copy 384 rows of 128 bytes, and read 256 and four times 128
+  assert narrow.cycles(4, 16, 132, 1) == (384 + 256 + 4 * 128) * 128 / 128
+
+
 # ---- kernels and steps that are drawn
 
 

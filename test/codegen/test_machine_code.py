@@ -37,7 +37,7 @@ def test_the_ptx_of_a_product_is_that_of_cores(kind, arch):
     code = ptx(matmul(1024, KINDS[kind]), arch)
   shape = "m16n8k8" if kind == "tf32" else "m16n8k16"
   if arch == "sm_90a" and kind != "tf32":
-    assert f"wgmma.mma_async.sync.aligned.m64n128k16.f32.{kind}.{kind}" in code and "fence.proxy.async" in code
+    assert f"wgmma.mma_async.sync.aligned.m64n64k16.f32.{kind}.{kind}" in code and "fence.proxy.async" in code
   else:
     assert f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32" in code
   assert "ld.local" not in code and "st.local" not in code
@@ -52,7 +52,7 @@ def test_a_product_runs_on_cores_with_wide_loads_and_no_spills(kind, arch, layou
     code = machine_code(matmul(4096, KINDS[kind], layout), arch, tmp_path)
   if arch == "sm_90a" and kind != "tf32":
     assert has(code, {"bf16": "HGMMA.64x256x16.F32.BF16", "f16": "HGMMA.64x256x16.F32"}[kind]) and not has(code, "HMMA")
-    assert has(code, "WARPGROUP.DEPBAR.LE") and 192 << 10 == code.shared and code.local == 0
+    assert has(code, "WARPGROUP.DEPBAR.LE") and 224 << 10 == code.shared and code.local == 0
     assert has(code, "LDGSTS", ".128") and not any(name.startswith(("STS", "LDG.", "FFMA")) for name in code.names)
     return
   assert has(code, {"bf16": "HMMA.16816.F32.BF16", "f16": "HMMA.16816.F32", "tf32": "HMMA.1688.F32.TF32"}[kind])

@@ -228,8 +228,10 @@ class Drawn:
 
   def split(self, nest: NestSchedule) -> None:
     if names := [n for n in self.loops(nest) if n.count(".") < 3]:
-      sizes = (1, 2, 3, 4, 5, 7, 8, 16, 17)
-      nest.split(self.rng.choice(names), self.rng.choice(sizes), self.rng.choice(("peel", "mask", "clamp")))
+      name, size = self.rng.choice(names), self.rng.choice((1, 2, 3, 4, 5, 7, 8, 16, 17))
+      n, kind = nest.names[name].src[0], nest.names[name].arg[1]
+      overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not nest.rereads
+      nest.split(name, size, self.rng.choice(("peel", "mask", "clamp", *["overlap"] * overlap)))
 
   def reorder(self, nest: NestSchedule) -> None:
     for kind in ("i", "k"):
@@ -540,8 +542,20 @@ def lanes(nest: NestSchedule) -> None:
   nest.bind("lanes", "k0")
 
 
+def in_place() -> UOp:
+  i = loop(9, 0)
+  return sink(
+    store(i, op(Ops.MUL, load(0, np.zeros(9, np.float32), i), load(1, np.zeros(9, np.float32), i)), i, size=9)
+  )
+
+
 SMALL, FEW, VARIABLE = product()[0], replace(CPU, scratch=64), of_variable_length()
+OVERLAP = r'loop of at least as many, if nothing reads what is stored\n  fix: split it with tail="clamp"'
 REFUSED = {
+  "parts of a sum twice": (SMALL, CPU, lambda n: n.split("k0", 2, "overlap"), OVERLAP),
+  "one block, too long": (SMALL, CPU, lambda n: n.split("i0", 8, "overlap"), OVERLAP),
+  "blocks of no fixed number": (VARIABLE, CPU, lambda n: n.split("i0", 1, "overlap"), OVERLAP),
+  "what is read twice": (in_place(), CPU, lambda n: n.split("i0", 2, "overlap"), OVERLAP),
   "no such loop": (SMALL, CPU, lambda n: n.split("i7", 2), r"there is no loop i7\n  fix: one of i0, i1, k0"),
   "no loop to unroll": (SMALL, CPU, lambda n: n.unroll("i0.i"), r"there is no loop i0\.i\n  fix: one of i0, i1, k0"),
   "no fixed length": (VARIABLE, CPU, lambda n: n.unroll("i0"), r"VARIABLE iterations has no fixed length\n.*split it"),

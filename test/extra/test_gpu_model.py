@@ -6,6 +6,7 @@ from sass import has, machine_code, needs_nvdisasm, source_of
 from extra import gpu_model
 from tinygrad import dtypes
 from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.heuristics import cores
 from tinygrad.codegen.heuristics import gpu as heuristic
 from tinygrad.device import DeviceError
 from tinygrad.runtime import cuda
@@ -60,6 +61,40 @@ def test_attention_reaches_most_of_what_hopper_has(width):
     q, k, v = (gpu_model.empty(8, 16, 4096, width, dtype=dtypes.bfloat16) for _ in range(3))
     (kernel,) = gpu_model.kernels_of(lambda: q.scaled_dot_product_attention(k, v))
   assert gpu_model.judge("attention", kernel, "sm_90a").share >= 0.6
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+  "name", [name for name, _ in gpu_model.workloads() if name.startswith(("matmul b", "matmul float16"))]
+)
+def test_products_reach_most_of_what_hopper_has(name):
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (kernel,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
+  judged = gpu_model.judge(name, kernel, "sm_90a")
+  assert judged.share >= 0.8 and judged.waits == ""
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("shape", [(1536, 1536, 1536), (8192, 1024, 4096)])
+def test_of_all_blocks_the_one_that_is_taken_is_the_fastest_by_the_model(shape, monkeypatch):
+  """What `Core.cycles` says beforehand agrees with what is read off the machine code of each."""
+  m, n, k = shape
+  gpu, made, every, seconds = gpu_model.GPUS["sm_90a"], cores.products, dict[tuple[int, int], float](), {}
+
+  def noted(*given):
+    for p in made(*given):
+      if p.core.late:
+        every[p.block] = p.cost
+        yield p
+
+  with gpu_model.as_null(gpu):
+    x, y = gpu_model.empty(m, k, dtype=dtypes.bfloat16), gpu_model.empty(k, n, dtype=dtypes.bfloat16)
+    monkeypatch.setattr(cores, "products", noted)
+    (ast,) = gpu_model.kernels_of(lambda: x @ y)
+    for block in every:
+      monkeypatch.setattr(cores, "products", lambda *given, block=block: (p for p in made(*given) if p.block == block))
+      seconds[block] = gpu_model.judge("product", ast, "sm_90a").seconds
+  assert len(every) == 11 and min(every, key=every.__getitem__) == min(seconds, key=seconds.__getitem__)
 
 
 def test_without_nvdisasm_the_error_says_what_to_install(monkeypatch):

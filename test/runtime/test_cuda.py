@@ -717,14 +717,27 @@ def test_a_mesh_of_two_kinds_where_it_is_asked_for(driver, devices):
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize(("kind", "bits"), [("bfloat16", 8), ("float16", 11)])
-def test_products_of_whole_blocks_on_cores_of_four_warps(module, lazy, kind, bits, layout):
-  m, n, k = 128, 192, 320
+@pytest.mark.parametrize(("m", "n"), [(128, 192), (200, 136)])
+def test_products_on_cores_of_four_warps(module, lazy, kind, bits, layout, m, n):
+  """Of whole blocks, and of such that overlap, in either dim."""
+  k = 320
   x, y = (np.random.default_rng(m).integers(-8, 9, s).astype(np.float32) for s in ((m, k), (k, n)))
   a, b = (Tensor(v if of == "N" else v.T, device="EMULATED").cast(kind).realize() for v, of in zip((x, y), layout))
   before = len(cuda_emulator._compiled)
   got = ((a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)).float().numpy()
   assert any("wgmma.mma_async" in source for source in [*cuda_emulator._compiled][before:])
   np.testing.assert_allclose(got, x @ y, rtol=2.0**-bits)
+
+
+@pytest.mark.parametrize("n", [256, 200])
+def test_what_a_product_is_added_to_is_added_once(module, lazy, n):
+  """Blocks that overlap would add what they have in common twice."""
+  x, y, z = (np.random.default_rng(n).integers(-1, 2, s).astype(np.float32) for s in ((n, 128), (128, n), (n, n)))
+  a, b = (Tensor(v, device="EMULATED").cast("bfloat16").realize() for v in (x, y))
+  c = Tensor(z, device="EMULATED").realize()
+  before = len(cuda_emulator._compiled)
+  np.testing.assert_array_equal(c.assign(c + (a @ b).float()).numpy(), z + x @ y)
+  assert any("wgmma.mma_async" in source for source in [*cuda_emulator._compiled][before:]) == (n == 256)
 
 
 FENCE, MEET = r'asm volatile\("fence\.proxy\.async.*', r"__syncthreads\(\);"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size
+from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
@@ -103,6 +103,12 @@ class NestSchedule:
     return tuple(s for s in self.kernel.src if s.op is Ops.STORE)
 
   @property
+  def rereads(self) -> bool:
+    """Whether what is stored is read, too."""
+    written = {s.src[0].src[0] for s in self.stores}
+    return any(u.op is Ops.LOAD and u.src[0].src[0] in written for s in self.stores for u in s.src[1].toposort())
+
+  @property
   def limited(self) -> set[UOp]:
     """The loops that may end early."""
     return {x.src[0] for x in self.kernel.src if x.op is not Ops.STORE}
@@ -170,6 +176,10 @@ class NestSchedule:
     """`name` -> name.o, name.i and, where a last block is not whole and is to be peeled, name.t."""
     self.note("split", name, size, tail)
     r = self.loop(name)
+    n = r.src[0].arg if static(r) else 0
+    if tail == "overlap" and (n < size or (n % size > 0 and (self.rereads or r.arg[1] is AxisKind.REDUCE))):
+      rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
+      raise IllegalStep(rule, 'split it with tail="clamp"')
     self.versions[r], parts = split.split_loop(r, size, split.limit_of(self.kernel, r), self.room.ids, tail)
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}

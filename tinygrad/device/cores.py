@@ -75,6 +75,12 @@ class SwizzledTile:
     return int(swizzled(side, k, 8) if self.along_k else swizzled(k, side, depth))
 
 
+# of a multiprocessor: registers, threads of a group, registers of a thread beside its sums, warps that hide what each
+# waits for; in a cycle: products of operands of two bytes, bytes of a group's memory, and of the cache of all
+REGISTERS, THREADS, BESIDE, HIDDEN = 65536, 512, 40, 12
+PRODUCTS, LOCAL, NEAR = 2048, 128, 32
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
   """One kind of product: A of m rows and k columns, B of k and n, of type `operand`; D is of `result`. `word`: elements
@@ -110,6 +116,22 @@ class Core:
     many tiles, 16 bytes at once. What lanes hold they read from wherever it is."""
     tiles = [(x.along_k, CHUNK) for x in (self.a, self.b) if isinstance(x, SwizzledTile)]
     return not tiles or tiles == [*copies]
+
+  @property
+  def teams(self) -> int:
+    """So many that multiply rows of their own by the same columns have registers for it, and are a group at most."""
+    return min(REGISTERS // (self.lanes * (self.d.length + BESIDE)), THREADS // self.lanes)
+
+  def cycles(self, teams: int, groups: int, units: int, fit: int) -> float:
+    """Of one product along k, of so many `groups` of `teams` on `units` multiprocessors, whose memory has room for
+    `fit` at once. The longer of what each multiprocessor does, a group after the other, and of what groups read of the
+    cache that all share. On a multiprocessor a team multiplies, a group copies both operands to its memory, and teams
+    read of them their rows and all columns; too few warps leave a part of the time open."""
+    rows, of_step = teams * self.m, self.k * self.operand.itemsize
+    turns, copied, read = -(-groups // units), (rows + self.n) * of_step, (rows + teams * self.n) * of_step
+    warps = min(turns, fit, self.teams // teams) * teams * self.lanes // 32
+    each = max(rows * self.n * self.k / PRODUCTS, (copied + read) / LOCAL) * max(HIDDEN / warps, 1)
+    return max(turns * each, groups * copied / (units * NEAR))
 
   @property
   def word(self) -> int:

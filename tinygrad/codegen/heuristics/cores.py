@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import Analysis, is_inlined, neighbours, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, Item, is_inlined, neighbours, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
@@ -19,12 +19,12 @@ from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
 
-BLOCK, WIDE = (128, 128), (128, 256)  # most rows and columns of a group; and where cores read its memory
+LEAST_BLOCK, BLOCK = 32, 128  # rows and columns of a group
 TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
-BAND = 16  # blocks of rows over which groups go before the next columns, so that those at work read few of both
+BANDS = 16, 8  # blocks of rows (columns) over which groups go before the next columns (rows): those at work read few
 DEPTH = 256  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
 
@@ -32,7 +32,7 @@ Triple = tuple[UOp, UOp, UOp]
 @dataclass(frozen=True, slots=True)
 class Product:
   """Loops m, n and k on `core`, with the rows and columns of a group's block and a warp's tile, and `depth` iterations
-  of k at once. `operands`: those that are copied."""
+  of k at once. `operands`: those that are copied. `cost`: cycles of a step along k, where blocks are chosen by it."""
 
   core: Core
   loops: Triple
@@ -41,6 +41,7 @@ class Product:
   depth: int
   operands: tuple[Staged, ...]
   stages: int
+  cost: float = math.inf
 
 
 def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
@@ -52,11 +53,14 @@ def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
 
 
 def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
-  """The product that a nest's only reduction is, if there is a core for it and it is large enough."""
+  """The product that a nest's only reduction is, if there is a core for it and it is large enough: the cheapest."""
   folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
   if len(folds) != 1 or set(folds[0].ranges) != {*nest.parallel, *folds[0].over}:
     return None
-  item, stores = folds[0], a.items[-1].accesses
+  return min(products(nest, a, folds[0]), key=lambda p: p.cost, default=None)
+
+
+def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
   assert item.fold is not None
   for core, x, y in on_core(item.fold, nest.room.target):
     if a.reducing & {x, y}:
@@ -65,52 +69,64 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
     k = longest([r for r in item.over if r in a.deps[x] and r in a.deps[y]])
     if m is None or n is None or k is None or min(size(m), size(n)) < LEAST or size(k) < ROW // core.operand.itemsize:
       continue
-    if any(s.stored and s.strides.get(m) == 1 for s in stores):  # a lane's neighbours are of a row
+    if any(s.stored and s.strides.get(m) == 1 for s in a.items[-1].accesses):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
     how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
-    found = how(nest, a, core, (x, y), (m, n, k))
-    if found is not None and core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
-      return found
-  return None
+    for found in how(nest, a, core, (x, y), (m, n, k)):
+      if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
+        yield found
+        if how is not of_tiles:
+          return
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:
   return max((r for r in loops if static(r)), key=size, default=None)
 
 
-def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
-  """Of operands that the core reads where a group has copied them, 16 bytes at once."""
-  (m, n, k), most = loops, blocks(nest, loops, WIDE, core.m)
-  block = max(math.gcd(size(m), most[0]), core.m), max(math.gcd(size(n), most[1]), core.m)
-  if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
-    return None
-  placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
-  stages = min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k)
-  return Product(core, loops, block, (core.m, core.n), core.k, placed, stages) if stages > 1 else None
+def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
+  """Of operands that the core reads where a group has copied them, 16 bytes at once. Blocks overlap where they do not
+  divide a loop, so nothing may read what is stored."""
+  target, again = nest.room.target, nest.rereads
+  for teams in range(1, core.teams + 1):
+    block = teams * core.m, core.n
+    parts = [divmod(size(r), x) for r, x in zip(loops, (*block, core.k))]
+    if parts[2][1] or not all(whole for whole, _ in parts) or (again and any(rest for _, rest in parts)):
+      continue
+    placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
+    nbytes, room = nbytes - EIGHT_ROWS, target.scratch - EIGHT_ROWS
+    if (stages := min(STAGES, room // nbytes, parts[2][0])) > 1:
+      groups = int(prod(ceildiv(size(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
+      cost = core.cycles(teams, groups, target.units, room // (stages * nbytes))
+      yield Product(core, loops, block, (core.m, core.n), core.k, placed, stages, cost)
 
 
-def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
-  k, tile = loops[2], (block := blocks(nest, loops, BLOCK, 32))
+def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
+  """Of fragments that lanes read. Of blocks there are as many as make a group for most multiprocessors."""
+  (m, n, k), others = map(size, loops), int(prod(size(r) for r in nest.parallel if r not in loops))
+  rows, columns = (min(BLOCK, max(1 << (x - 1).bit_length(), LEAST_BLOCK)) for x in (m, n))
+  busy = nest.room.target.units * 3 // 4
+  while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > LEAST_BLOCK:
+    rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
+  tile = block = rows, columns
   while prod(tile) > TILE or (prod(block) // prod(tile) < 4 and prod(tile) > TILE // 4):
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
   placed, nbytes = staged_operands(nest, a, core, pair, loops, block, depth)
-  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), size(k) // depth), 1)
-  return Product(core, loops, block, tile, depth, placed, stages)
+  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), k // depth), 1)
+  yield Product(core, loops, block, tile, depth, placed, stages)
 
 
-def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
+def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """One of several nests of a group, each of whose warps has some of the rows."""
   (m, n, k), warps = loops, prod(size(r) for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
   depths = [d for d in range(core.k, min(size(k), core.k if core.across else DEPTH) + 1, core.k) if size(k) % d == 0]
   whole = size(m) == warps * core.m and size(n) % core.n == 0 and m is nest.room.row
   if not whole or not depths or {m, n} != {*nest.parallel}:
-    return None
+    return
   placed, nbytes = staged_operands(nest, a, core, pair, loops, (size(m), size(n)), depths[-1])
   stages = 1 + (depths[-1] == size(k) and nest.around != ())
-  if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages > nest.room.target.scratch:
-    return None
-  return Product(core, loops, (size(m), size(n)), (core.m, size(n)), depths[-1], placed, stages)
+  if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages <= nest.room.target.scratch:
+    yield Product(core, loops, (size(m), size(n)), (core.m, size(n)), depths[-1], placed, stages)
 
 
 def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
@@ -146,10 +162,6 @@ def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
   return True
 
 
-def staged_number(nest: NestSchedule, narrow: UOp) -> int:
-  return next(i for i, (x, *_) in enumerate(nest.operands) if narrowed(x, narrow.dtype) is narrow)
-
-
 def staged_operands(
   nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
 ) -> tuple[tuple[Staged, ...], int]:
@@ -165,35 +177,26 @@ def staged_operands(
     outer = k if inner is side else side
     tile = isinstance(held, SwizzledTile)
     row = extent + 8 * (not tile) if inner is side else depth + 16 // itemsize * (not tile)
-    whole = depth if inner is k else extent if size(side) % extent == 0 else 1
+    whole = depth if inner is k else math.gcd(size(side), extent) if tile or size(side) % extent == 0 else 1
     vector = neighbours(loads, inner, math.gcd(whole, 16 // itemsize))
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
-    placed.append(Staged(staged_number(nest, x), o, i, row, (i, o), vector, tile))
+    number = next(j for j, (y, *_) in enumerate(nest.operands) if narrowed(y, x.dtype) is x)
+    placed.append(Staged(number, o, i, row, (i, o), vector, tile))
     nbytes += round_up(row * (depth if inner is not k else extent) * itemsize, LINE)
   return tuple(placed), nbytes
 
 
-def blocks(nest: NestSchedule, loops: Triple, most: tuple[int, int], least: int) -> tuple[int, int]:
-  """Rows and columns of a group's block: as many as make a group for most multiprocessors."""
-  m, n, others = size(loops[0]), size(loops[1]), int(prod(size(r) for r in nest.parallel if r not in loops))
-  rows, columns = (min(x, max(1 << (r - 1).bit_length(), least)) for r, x in zip((m, n), most))
-  busy = nest.room.target.units * 3 // 4
-  while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > least:
-    rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
-  return rows, columns
-
-
 def schedule_product(nest: NestSchedule, p: Product) -> None:
-  names = {r: name for name, r in nest.names.items()}
-  m, n, k = (names[r] for r in p.loops)
+  m, n, k = map(nest.name_of, p.loops)
   (rows, columns), core = p.tile, p.core
+  own = core.late and not nest.room.grid
   nest.narrow(core.name)
   if not nest.grid:
     nest.launch(prod(p.block) // prod(p.tile), core.lanes)
   for name, many in zip((m, n), p.block):
-    nest.split(name, many, "clamp")
+    nest.split(name, many, "overlap" if own else "clamp")
   nest.split(k, p.depth)
-  nest.pipeline(p.stages, 1 + (core.late and not nest.room.grid))
+  nest.pipeline(p.stages, 1 + own)
   if p.operands:
     nest.stage(*p.operands)
   for name, tile, many in ((f"{m}.i", rows, core.m), (f"{n}.i", columns, core.n)):
@@ -202,13 +205,12 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   nest.split(f"{k}.i", core.k)
   nest.tensorize(core.name, f"{m}.i.i.i", f"{n}.i.i.i", f"{k}.i.i")
   for name in (f"{m}.i.i.o", f"{n}.i.i.o"):
-    if name in nest.names:
-      unroll(nest, name)
-  if f"{m}.o" in nest.names and size(nest.names[f"{m}.o"]) % BAND == 0:
-    nest.split(f"{m}.o", BAND)
-  nest.bind(
-    "groups", *(names[r] for r in nest.parallel if r not in p.loops), f"{m}.o", f"{m}.o.o", f"{n}.o", f"{m}.o.i"
-  )
+    unroll(nest, name)
+  both = f"{m}.o", f"{n}.o"
+  if bands := [(x, band) for x, band in zip(both, BANDS) if x in nest.names and size(nest.names[x]) % band == 0]:
+    nest.split(*bands[0])
+  others = (nest.name_of(r) for r in nest.parallel if r not in p.loops)
+  nest.bind("groups", *others, f"{n}.o.o", f"{m}.o.o", *both, f"{n}.o.i", f"{m}.o.i")
   if nest.room.grid:
     unroll(nest, f"{k}.i.o")
     nest.bind("team", f"{m}.i.o", f"{m}.i.i.i.lane")

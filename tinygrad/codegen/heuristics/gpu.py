@@ -113,8 +113,7 @@ class Primitives:
     self.names = {r: name for name, r in nest.names.items()}
     self.threads, self.lanes, self.unrolled = list[str](), list[str](), list[str]()
     # who reads the last element again is not to meet there who writes it
-    reads = [{u.src[0].src[0] for u in s.src[1].toposort() if u.op is Ops.LOAD} for s in nest.stores if nest.grid]
-    self.tail: Tail = "mask" if any(s.src[0].src[0] in r for s, r in zip(nest.stores, reads)) else "clamp"
+    self.tail: Tail = "mask" if nest.grid and nest.rereads else "clamp"
 
   def make(self) -> None:
     nest, grid = self.nest, self.grid
@@ -311,10 +310,9 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   if last is not None:
     copies[last] = aligned_copies(last, 4)
   every = {r: copies.get(r, 1) for r in ranges}
-  in_order = tuple(sorted(rest, key=lambda r: r is last))
   lanes_first = main is not None and lanes > 1 and reads_along(main)
   wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
-  grid = Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings, wide)
+  grid = Grid(shared, every, lanes, lanes_first, (*sorted(rest, key=lambda r: r is last),), fold_plans, stagings, wide)
   row = kept_row(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
   mine, beside = row.copies(lanes) if row is not None else (0, 0)
   if row is None or 3 * mine * row.words > 2 * nest.room.target.vector_registers:
@@ -340,8 +338,7 @@ def plan_member(nest: NestSchedule) -> Grid:
     contracted, room = [i for i in folds if i.over in overs], nest.room.target.scratch - nest.taken
     stagings = staged(nest, contracted, a, shared | {last: lanes}, copies, room)
   plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
-  rest = tuple(sorted(own, key=lambda r: r is last))
-  return Grid(tuple(shared.items()), copies, lanes, True, rest, plans, stagings)
+  return Grid(tuple(shared.items()), copies, lanes, True, (*sorted(own, key=lambda r: r is last),), plans, stagings)
 
 
 def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) -> tuple[tuple[UOp, ...], Tile]:

@@ -3,6 +3,7 @@ nothing left to do."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from tinygrad.codegen.primitives import IllegalStep
@@ -43,15 +44,16 @@ def at(base: UOp, *terms: tuple[UOp | None, int]) -> UOp:
 # what a split makes: the loops over blocks (o), within one (i), over the rest where these do not divide it (t), and,
 # around that of a loop with a limit, one of one iteration or none (w); None for one of one iteration
 Parts = dict[str, UOp | None]
-Tail = Literal["peel", "mask", "clamp"]  # what becomes of a last block that is not whole
+Tail = Literal["peel", "mask", "clamp", "overlap"]  # what becomes of a last block that is not whole
 
 
 def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = "peel") -> tuple[list[Version], Parts]:
-  """r -> outer·size + inner. Where `size` does not divide the iterations, those of the last block that there are follow
-  as a loop of their own (peel), or the block is a whole one, and its other iterations do nothing (mask), or are the
-  last one once more, in all but what they store or add (clamp). `limit`: from which iteration on nothing is left to do.
+  """r -> outer·size + inner. Where `size` does not divide the iterations, the last block is a loop of its own (peel) or
+  a whole one. Then its other iterations do nothing (mask), or what the last does, but store and add nothing (clamp);
+  or it begins so early that it ends with the loop, and stores again what the one before has stored (overlap). `limit`:
+  from which iteration on nothing is left to do.
 
-  The order of iterations stays as it is, so it is always legal."""
+  The order of iterations stays as it is, so it is legal; to overlap, where nothing reads what is stored."""
   assert size > 0, f"a block of {size} iterations"
   n, zero = r.src[0], index(0)
   if n.op is Ops.CONST:
@@ -69,10 +71,12 @@ def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = 
     value = at(zero, (outer, size), (inner, 1))
     exists = None if peeled else UOp.new(Ops.CMPLT, dtypes.bool, (value, n))
     loops = tuple(x for x in (outer, inner) if x is not None)
-    if tail == "clamp" and not peeled:
-      versions.append(Version(within_bounds(value, n), loops, None, exists))
-    else:
-      versions.append(Version(value, loops, exists))
+    if tail == "overlap" and left:  # in units of which both are multiples, so that neighbours stay aligned
+      unit, last_block = math.gcd(left, size), n.vmax - size
+      begun = UOp.new(Ops.MIN, dtypes.index, (at(zero, (outer, size // unit)), index(last_block // unit)))
+      value, exists = at(zero, (begun, unit), (inner, 1)), None
+    clamped = tail == "clamp" and not peeled
+    versions.append(Version(within_bounds(value, n), loops, None, exists) if clamped else Version(value, loops, exists))
   if left and peeled:
     once = None if limit is None else loop(ids, r, trips(limit, index(1), base, left))
     last = loop(ids, r, rest)
