@@ -11,6 +11,7 @@
   bound      the bound by which graphs are compared is no less than what moves when `place` decides again
   between    (only where it is asked for: docs/solver.md) `stated`, of one value after the other, where that is read;
              without gradients
+  after_all  (the same) `last`, of these
 
     SPEC=2 python -m extra.fuzz_hints [--first 0] [--programs 1000] [--laws values,cuts] [--show SEED]
 
@@ -78,7 +79,8 @@ class Program:
   in_rounds: bool = True  # hints have priorities
   places: Sequence[Any] = ()  # where leaves and indices are put, rather than what is said of them
   differentiated: bool = True  # with gradients, by chance
-  stated: Mapping[int, Any] = field(default_factory=dict)  # of some values, by their numbers, where they are
+  stated: Mapping[int, Any] = field(default_factory=dict)  # of some values, by their numbers, where they are,
+  stated_in: int = 0  # and in which round
   mesh: Mesh = field(init=False)
   memory: list[Tensor] = field(default_factory=list)
   leaves: list[Tensor] = field(default_factory=list)
@@ -127,7 +129,7 @@ class Program:
     """A value, by chance with a hint; the same chances are taken where none is wanted."""
     hinted = self.hint(x) if self.hints.random() < chance else x
     x, at, self.said_of = hinted if wanted else x, self.stated.get(self.said_of), self.said_of + 1
-    return x.constrain(spec_of(self.mesh, at.dims)) if isinstance(at, Sharding) else x
+    return x.constrain(spec_of(self.mesh, at.dims), priority=self.stated_in) if isinstance(at, Sharding) else x
 
   def output(self, x: Tensor) -> Tensor:
     spec = self.spec(x.ndim, may_open=False)
@@ -307,19 +309,23 @@ def stated_last(case: Case) -> str:
   return stated(case, LAST)
 
 
-def between(case: Case) -> str:
+def between(case: Case, priority: int = 0) -> str:
   p = Program(case.seed, True, differentiated=False)
   p.propagate()
   read, wire = UOp.sink(*[t.uop for t in p.outputs]).toposort(), p.wire
   for i, x in enumerate(p.values):
     if x.uop in read:
-      again = Program(case.seed, True, differentiated=False, stated={i: x.device})
+      again = Program(case.seed, True, differentiated=False, stated={i: x.device}, stated_in=priority)
       again.propagate()
       if said := differing(f"value {i} stated", devices(p.tensors), devices(again.tensors)):
         return said
       if again.wire != wire:
         return f"value {i} stated: {again.wire} bytes move, not {wire}"
   return ""
+
+
+def after_all(case: Case) -> str:
+  return between(case, LAST)
 
 
 def twice(case: Case) -> str:
@@ -367,7 +373,7 @@ LAWS: dict[str, Callable[[Case], str]] = {
   "bytes": no_more_bytes,
   "bound": bounded,
 }
-ALL_LAWS = LAWS | {"between": between}
+ALL_LAWS = LAWS | {"between": between, "after_all": after_all}
 
 
 def check(seed: int, law: str = "values") -> str:
@@ -387,7 +393,9 @@ def main() -> int:
   parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
   parser.add_argument("--programs", type=int, default=1000, help="how many (1000)")
   parser.add_argument("--show", type=int, metavar="SEED", help="print what was decided for one program")
-  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all but `between`)")
+  parser.add_argument(
+    "--laws", default=",".join(LAWS), help="which, with commas between (all but `between` and `after_all`)"
+  )
   args = parser.parse_args()
   laws = args.laws.split(",")
   if wrong := [law for law in laws if law not in ALL_LAWS]:
