@@ -140,6 +140,10 @@ def main() -> None:
   parser.add_argument("--each", action="store_true", help="ask `auto` for the memory of each recipe, too")
   parser.add_argument("--brief", action="store_true", help="a line for each model")
   args = parser.parse_args()
+  if wrong := [m for m in args.models.split(",") if m not in MODELS]:
+    parser.error(f"no model: {', '.join(wrong)}; there are {', '.join(MODELS)}")
+  if args.devices < 2 or args.devices % 2:
+    parser.error(f"--devices {args.devices}: an even number, for pairs of recipes are on a mesh of two axes")
   machine = dataclasses.replace(H100, link=args.link * 1e9)
   head = BRIEF if args.brief else HEAD
   print(head)
