@@ -1,13 +1,15 @@
 """Lanes that take what others hold: running reductions in steps that double, rows that are written from their end,
 elements that all lanes share. Linear code is counted; values are numpy's."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
 from tinygrad.codegen import linearize, lower_kernel
 from tinygrad.codegen.analysis.accesses import Access
-from tinygrad.device import Target
+from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.realize import stored
@@ -106,3 +108,16 @@ def test_to_write_from_the_end_costs_as_much_as_to_read_from_it():
 def test_what_all_lanes_share_is_read_once():
   """Rows of 1000 end with half a vector, whose lanes all read one sum of what is before them, those that do."""
   assert times(linear_of(tensor(64, 1000).cumprod(1), 64), lane_by_lane) < 64, "less than once a row"
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_a_condition_is_turned_around_only_with_what_is_read_from_its_end(monkeypatch, lanes):
+  """Two lanes are gathered one by one, each under its own condition."""
+  device = Device["CPU"]
+  monkeypatch.setattr(device, "target", dataclasses.replace(device.target, vector_bytes=8 * lanes))
+  x = np.arange(1.0, 13).reshape(4, 3)
+  padded = Tensor(x).realize().pad(((0, 0), (0, 1)))
+  one, two = padded[:, :2], padded[:, 2:].flip(1)
+  got = two.square().sum(0).sub(one.square().sum(0)).div(one.mul(two).sum(0).add(1))
+  a, b = x[:, :2], np.stack([np.zeros(4), x[:, 2]], 1)
+  np.testing.assert_allclose(got.numpy(), ((b * b).sum(0) - (a * a).sum(0)) / ((a * b).sum(0) + 1))

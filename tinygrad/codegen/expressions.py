@@ -454,9 +454,10 @@ class Values:
       some = self.place(u.dtype, 1, memory, base, 0, self.node(Ops.FOLD, dtypes.bool, (mask,), Ops.OR))
       values = self.node(Ops.LOAD, u.dtype, (some,), None, here), UOp.const(u.dtype, 0) if other is None else other
       return self.node(Ops.WHERE, u.dtype.vec(lanes), (mask, *(self.broadcast(x, lanes) for x in values)))
-    if step == -1 and mask is not None and mask.dtype.count == lanes and max(counts[:2]) == 1:  # from its end, too
+    shuffled = lanes >= MIN_SHUFFLED and max(counts[:2]) == 1
+    if shuffled and step == -1 and mask is not None and mask.dtype.count == lanes:  # from its end, too
       mask, other, counts = backwards(self, mask), other if other is None else backwards(self, other), counts[:2]
-    if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
+    if shuffled and max(counts) == 1 and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return strided(self, lambda shift: self.at(read, base, shift), step, lanes)
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
