@@ -81,13 +81,11 @@ def as_found(found: Answer) -> dict[UOp, UOp] | None:
   for u in asked.order:
     for s in u.src:
       if isinstance(want := there.get(s), Sharding):
-        if u.op is MOVE and is_decided_anew(u):
+        shown = u if u.op is MOVE and is_decided_anew(u) else s
+        if not is_there(s, shown.device, want):
+          return None
+        if shown is u:
           moved[s] = u
-        at = moved.get(s, s).device
-        if isinstance(at, Sharding) and (at if s.op is CONSTRAIN and s.arg.reduced else at.reduced) is not want:
-          return None
-        if at is None and not lives_anywhere(s):
-          return None
 
   def make(u: UOp, src: Sources) -> UOp:
     return src[0] if u in asked.inert else on_sources(u, src)
@@ -97,6 +95,13 @@ def as_found(found: Answer) -> dict[UOp, UOp] | None:
   made.update({s: made[u] for s, u in moved.items()})
   made.update(inert_hints(found, made))
   return made
+
+
+def is_there(u: UOp, at: Placement | None, want: Sharding) -> bool:
+  """Whether a value that is read at a placement is where it is to be, partial if it may be; what lives anywhere is."""
+  if not isinstance(at, Sharding):
+    return lives_anywhere(u)
+  return (at if u.op is CONSTRAIN and u.arg.reduced else at.reduced) is want
 
 
 def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
