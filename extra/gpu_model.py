@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import re
 import shutil
 import subprocess
@@ -320,11 +321,8 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)
     yield f"matmul {kind.name} NT", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind).T
   for side in (2048, 4032, 8192):
-    square = (side, side)
-    yield (
-      f"matmul bf16 {side}",
-      lambda square=square: empty(*square, dtype=dtypes.bfloat16) @ empty(*square, dtype=dtypes.bfloat16),
-    )
+    square = functools.partial(empty, side, side, dtype=dtypes.bfloat16)
+    yield f"matmul bf16 {side}", lambda square=square: square() @ square()
   yield "attention float32", lambda: attention(dtypes.float32)
   yield "attention bf16", lambda: attention(dtypes.bfloat16)
   for length, width in ((4096, 64), (4095, 64), (4096, 128), (4096, 256)):
