@@ -215,6 +215,27 @@ def test_a_mask_and_the_causal_one_both_hold():
     assert np.abs(attention(q, k, v, add + causal) - attention(q, k, v, causal)).max() > 0.1
 
 
+@pytest.mark.parametrize("kind", ["bool", "added"])
+def test_a_query_that_sees_no_key_gives_zeros_and_takes_no_gradient(kind):
+  """As PyTorch's attention has it; 0 / 0 would be nan, and so would every gradient."""
+  q, k, v = normal(1, 2, 3, 5), normal(2, 2, 4, 5), normal(3, 2, 4, 6)
+  seen = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]], bool)
+  added = np.where(seen, 0, -np.inf).astype(np.float32)
+  rows = [0, 2]
+  want = np.zeros((2, 3, 6), np.float32)
+  want[:, rows] = attention(q[:, rows], k, v, added[rows])
+  t = [Tensor(x) for x in (q, k, v)]
+  got = t[0].scaled_dot_product_attention(t[1], t[2], Tensor(seen if kind == "bool" else added))
+  close(got, want)
+  rest = t[0][:, rows].scaled_dot_product_attention(t[1], t[2], Tensor(seen[rows]))
+  for g, h in zip(got.square().sum().gradient(*t), rest.square().sum().gradient(*t), strict=True):
+    close(g, h.numpy())
+  assert not got.sum().gradient(t[0])[0].numpy()[:, 1].any()
+  with pytest.MonkeyPatch.context() as patch:  # a softmax as it is would have been seen
+    patch.setattr(Tensor, "_softmax_or_zeros", Tensor.softmax)
+    assert np.isnan(t[0].scaled_dot_product_attention(t[1], t[2], Tensor(seen)).numpy()[:, 1]).all()
+
+
 def test_half_attention_is_scored_in_float32():
   q = np.full((1, 1, 2, 64), 40.0, np.float16)  # 64 * 40² is beyond float16
   assert np.isfinite(Tensor(q).scaled_dot_product_attention(Tensor(q), Tensor(q)).numpy()).all()

@@ -409,8 +409,8 @@ class NN(Linalg):
     d).
 
     `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i, of those that the
-    mask leaves. With `enable_gqa` several heads of q share one of k and v. ValueError for head counts that do not
-    divide.
+    mask leaves; one that sees no key gives zeros. With `enable_gqa` several heads of q share one of k and v. ValueError
+    for head counts that do not divide.
     Shape: `(.., t, d), (.., s, d), (.., s, v), (.., t, s) -> (.., t, v)`.
 
     Examples:
@@ -433,7 +433,8 @@ class NN(Linalg):
       if q.ndim > self.ndim and attn_mask.ndim >= 3:
         attn_mask = attn_mask.unflatten(-3, (1, 1) if attn_mask.shape[-3] == 1 else q.shape[-4:-2])
       scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores.add(attn_mask)
-    out = scores.softmax(-1).cast(self.dtype).dropout(dropout_p).dot(v)
+    weights = scores.softmax(-1) if attn_mask is None else scores._softmax_or_zeros()
+    out = weights.cast(self.dtype).dropout(dropout_p).dot(v)
     return out.reshape((*self.shape[:-1], v.shape[-1])) if q.ndim > self.ndim else out
 
   # ---- losses

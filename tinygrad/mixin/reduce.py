@@ -233,6 +233,13 @@ class Reduce(Creation):
     e = x.exp()
     return e.mul(e.sum(axis, keepdim=True).reciprocal()).cast(out)
 
+  def _softmax_or_zeros(self) -> Self:
+    """softmax along the last axis of floats; zeros where all is -inf, with gradients of zero."""
+    top = self.detach().max(-1, keepdim=True)
+    e = self.sub(top.eq(-math.inf).where(0.0, top)).exp()
+    total = e.sum(-1, keepdim=True)
+    return e.mul(total.eq(0).where(1.0, total).reciprocal())
+
   def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(-x) over its sum along `axis`.
     Shape: `(..) -> (..)`.
