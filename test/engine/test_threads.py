@@ -1,5 +1,6 @@
 """Threads of one program: what one of them captures or traces is its own affair."""
 
+import sys
 import threading
 
 import numpy as np
@@ -8,6 +9,7 @@ from tinygrad import Tensor, TinyJit, dtypes, vmap
 from tinygrad.engine import program_order as order_module
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.realize import realize
+from tinygrad.helpers import PROCESS
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop import node as node_module
@@ -233,3 +235,82 @@ def test_a_capture_leaves_to_another_what_that_one_is_about_to_capture():
 
   assert beside(work, captured) == [([0.0], [1.0]), ([2.0], [2.0]), ([4.0], [4.0]), ([6.0], [7.0])]
   assert memory.tolist() == [10.0]
+
+
+def together(count, work):
+  """Runs `work(i)` in `count` threads at once, which take turns after every few bytecodes."""
+  errors, gate, interval = [], threading.Barrier(count), sys.getswitchinterval()
+
+  def run(i):
+    try:
+      gate.wait(60)
+      work(i)
+    except Exception as e:
+      errors.append(e)
+
+  sys.setswitchinterval(1e-6)
+  try:
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join(60)
+  finally:
+    sys.setswitchinterval(interval)
+  assert not errors and not any(t.is_alive() for t in threads), errors
+
+
+def test_a_first_call_keeps_what_it_has_assigned_while_another_thread_captures():
+  """What reads it is not made yet: run by another thread, the assignment would happen twice."""
+  total = Tensor([1.0]).realize()
+
+  def work():
+    step = TinyJit(lambda x: x + 1)
+    for k in range(3):
+      assert step(Tensor([float(k)])).tolist() == [k + 1.0]
+
+  def first(meanwhile):
+    @TinyJit
+    def step(x):
+      total.assign(total + x)
+      seen = total.uop
+      meanwhile()
+      assert total.uop is seen
+      return total * 1
+
+    return step(Tensor([2.0])).tolist(), total.tolist()
+
+  assert beside(work, first) == ([3.0], [3.0])
+
+
+def test_a_capture_within_a_first_call_has_its_own_beginning():
+  total, count = Tensor([0.0]).realize(), Tensor([0.0]).realize()
+
+  @TinyJit
+  def inner(x):
+    count.assign(count + 1)
+    return x + count
+
+  @TinyJit
+  def outer(x):
+    total.assign(total + x)
+    return inner(x) + inner(x) + inner(x) + total
+
+  assert [outer(Tensor([1.0])).tolist() for _ in range(2)] == [[10.0], [20.0]]
+  assert (total.tolist(), count.tolist(), program_order.steps) == ([2.0], [6.0], [])
+
+
+def test_tables_lose_values_while_other_threads_add_to_them():
+  table = PROCESS.table()
+  values = [object() for _ in range(3000)]
+
+  def work(i):
+    for k, value in enumerate(values):
+      table[i, k] = value if i else k
+      if not i:
+        PROCESS.drop([value])
+
+  together(3, work)
+  PROCESS.drop(values)
+  assert len(table) == 3000 and all(i == 0 for i, _ in table)
+  table.clear()

@@ -370,8 +370,8 @@ class TinyJit(Generic[A, R]):
       with self.placing(inputs):
         if state.count > 1:
           return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
-        since = program_order.now
-        self.realized(result := self.fxn(*args, **kwargs), since)
+        with program_order.step() as began:
+          self.realized(result := self.fxn(*args, **kwargs), began)
       return result
 
   @contextlib.contextmanager
@@ -389,12 +389,11 @@ class TinyJit(Generic[A, R]):
     found: list[Any] = []
 
     def leaf(x: Any) -> None:
-      if x is None:
-        return
-      if not is_tensor(x):
+      if is_tensor(x):
+        found.append(x)
+      elif x is not None:
         problem = f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged"
         raise JitError(f"{problem}\n  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside")
-      found.append(x)
 
     walk(result, leaf)
     realize_all([*found, *program_order.assigned(since)])
@@ -407,17 +406,11 @@ class TinyJit(Generic[A, R]):
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, set(), None)
-    began = program_order.captures[threading.get_ident()] = program_order.now
     runs, empty = list[Run](), list[Buffer]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
-    recorders.append(lambda run: take_up(run, runs, empty))
-    try:
-      result = call()
-      found = self.realized(result, began)
-    finally:
-      recorders.pop()
-      del program_order.captures[threading.get_ident()]
+    with program_order.step() as began, recorders.holding(lambda run: take_up(run, runs, empty)):
+      found = self.realized(result := call(), began)
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import reduced_placement
@@ -49,7 +49,7 @@ class ProgramOrder:
 
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
-    self.captures: dict[int, int] = {}  # by thread, the number at which the capture began that goes on
+    self.steps: list[tuple[int, int]] = []  # that go on: the thread, and the number at which it began
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
     self._views: dict[Ref, dict[int, Holder]] = side_table()
@@ -78,11 +78,7 @@ class ProgramOrder:
     if (state := memory_state(u, moved=True)) is not None:
       views, number = self._views.setdefault(state.ref, {}), id(t)
       if number not in views:
-
-        def forget(_: object) -> None:
-          del views[number]
-
-        views[number] = Holder(t, forget)
+        views[number] = Holder(t, lambda _: views.pop(number))
 
   def live(self) -> list[Any]:
     return living(self._live)
@@ -122,7 +118,7 @@ class ProgramOrder:
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
-    began = self.captures.get(threading.get_ident(), 0)
+    began = max((n for thread, n in self.steps if thread == threading.get_ident()), default=0)
     if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < began]):
       with recorders.emptied():  # a replay must not write to them
         self._due_now(earlier)
@@ -148,13 +144,22 @@ class ProgramOrder:
         t.follows = True
     return [made[roots[id(t)]] for t in read]
 
+  @contextlib.contextmanager
+  def step(self) -> Iterator[int]:
+    """While a captured function runs: what this thread assigns is left to it. Gives the number at which it begins."""
+    self.steps.append(entry := (threading.get_ident(), self.now))
+    try:
+      yield entry[1]
+    finally:
+      self.steps.remove(entry)
+
   @in_turn(_turn)
   def settle(self, since: int, written: set[int], used: set[int] | None) -> None:
     """Before Buffers (by id) are `written` and `used` (None: nobody knows which) of which no graph tells: assignments
     happen, those of other threads if they need the same memory, and values that read what is written are computed, as
     far as their tensors have changed after number `since`."""
     due, me = list[Live](), threading.get_ident()
-    theirs = min((n for thread, n in self.captures.copy().items() if thread != me), default=self.now)
+    theirs = min((n for thread, n in self.steps.copy() if thread != me), default=self.now)
     for t in self.changed(since):
       mine, state = t._holder.assigned == me, memory_state(t.uop, moved=True) if t.follows else None
       if (t.follows and (state is None or state.op is Ops.BUFFER)) or (t._holder.number > theirs and not mine):

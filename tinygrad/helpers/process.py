@@ -41,8 +41,8 @@ class Process:
     """Takes these very values out of the tables, with what they are kept by."""
     dropped = {id(value) for value in values}
     for table in self._tables:
-      for key in [key for key, value in table.items() if id(value) in dropped]:
-        del table[key]
+      for key in [key for key, value in table.copy().items() if id(value) in dropped]:  # other threads add to it
+        table.pop(key, None)
 
   @contextlib.contextmanager
   def anew(self) -> Iterator[None]:

@@ -33,6 +33,15 @@ class ThreadList(threading.local, MutableSequence[T]):
     self.items.insert(i, x)
 
   @contextlib.contextmanager
+  def holding(self, x: T) -> Iterator[None]:
+    """Within, `x` is the last one in it."""
+    self.items.append(x)
+    try:
+      yield
+    finally:
+      self.items.pop()
+
+  @contextlib.contextmanager
   def emptied(self) -> Iterator[None]:
     """Within, there is nothing in it."""
     kept, self.items = self.items, []

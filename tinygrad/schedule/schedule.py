@@ -245,8 +245,7 @@ class _Builder:
 def overwrites_what_it_reads(kernel: Kernel) -> bool:
   """Whether the written memory is also read, at any other place than the one just written, or by a peer."""
   written = kernel.ast.src[0].src[0].src[1]
-  for u in kernel.ast.toposort():
-    if u.op is Ops.INDEX and u.src[1] is not written:
-      if (u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]).arg.slot == 0:
-        return True
+  other = (u.src[0] for u in kernel.ast.toposort() if u.op is Ops.INDEX and u.src[1] is not written)
+  if any((x.src[0] if x.op is Ops.PEER else x).arg.slot == 0 for x in other):
+    return True
   return kernel.slots.count(kernel.slots[0]) > 1  # the same memory, by the table of peers

@@ -27,11 +27,8 @@ _numbers = itertools.count(1 << 32)  # beyond those of the operands of custom op
 def tracing(transform: Any) -> Iterator[None]:
   """While a transform calls the function: captured functions are called as they were written, and random numbers ask
   what they are drawn for."""
-  tracers.append(transform)
-  try:
+  with tracers.holding(transform):
     yield
-  finally:
-    tracers.pop()
 
 
 def stand_in(u: UOp) -> UOp:
