@@ -56,6 +56,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.runtime import storage
 from tinygrad.runtime.transfer import copy_blocks, own_parts
+from tinygrad.transforms.ended import check_not_ended
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
@@ -774,7 +775,8 @@ class Tensor(NN, metaclass=_Training):
 
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
     Raises ValueError if this is no scalar and no `gradient` is given, TypeError for targets and gradients that are no
-    tensors, RuntimeError for a target it does not depend on, or only by what was written to memory.
+    tensors, RuntimeError for a target it does not depend on, or only by what was written to memory, and for one with
+    requires_grad that it depends on by way of a tensor that was realized.
     Shape: `(..), (*target), … -> (*target), …`.
 
     Examples:
@@ -785,7 +787,9 @@ class Tensor(NN, metaclass=_Training):
     if not_tensors := [t for t in targets if not isinstance(t, Tensor)]:
       rule = f"the targets are tensors, not {type(not_tensors[0]).__name__}"
       mismatch("gradient", rule, [self.uop], "give them one by one: loss.gradient(*parameters)", TypeError)
-    found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
+    seed, wanted = self._seed_gradient(gradient, "gradient"), [t.uop for t in targets]
+    check_not_ended("gradient", self.uop, targets, wanted)
+    found = compute_gradient(self.uop, seed, wanted)
     for i, t in enumerate(targets):
       if t.uop not in found:
         if not t.is_floating_point():
@@ -804,7 +808,7 @@ class Tensor(NN, metaclass=_Training):
 
     Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
     False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
-    tensor.
+    tensor, or on one with requires_grad=True by way of a tensor that was realized since.
     Shape: `(..) -> (..)`.
 
     Examples:
@@ -818,6 +822,7 @@ class Tensor(NN, metaclass=_Training):
     graph = occurrences(self.uop.toposort(), [t.uop for t in live])
     reached = [t for t in live if t.uop in graph]
     chosen = [t for t in reached if t.requires_grad] or reached
+    check_not_ended("backward", self.uop, None, [u for t in chosen if t.requires_grad for u in graph[t.uop]])
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
       fix = "call backward on the loss itself, before it is realised, and check requires_grad"

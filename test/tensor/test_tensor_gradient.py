@@ -318,3 +318,59 @@ def test_no_gradient_flows_through_a_write_to_memory(write):
   z = Tensor.zeros(3).contiguous()
   write(z, v)
   np.testing.assert_array_equal((z * z).sum().gradient(v)[0].numpy(), [14.0 * np.count_nonzero(z.numpy())])
+
+
+def behind(realized, loss):
+  """What is said where `loss` reads what was realized."""
+  with pytest.raises(RuntimeError) as e:
+    loss(realized)
+  return str(e.value)
+
+
+@pytest.mark.parametrize("device", ["CPU", D2])
+def test_what_lies_behind_a_realized_tensor_is_told_and_not_left_without_a_gradient(device):
+  x, w, v = (Tensor([1.0, 2.0, 3.0 + i]).to(device).realize() for i in range(3))
+  w.requires_grad_(), v.requires_grad_()
+  y = (x * w).realize()
+  said = behind(y, lambda y: (y * v).sum().backward())
+  assert "backward: a gradient flows through no realized tensor" in said
+  assert "test_tensor_gradient.py" in said and "y = (x * w).realize()" in said
+  assert "requires_grad: float32[3]" in said and "y.detach()" not in said and "detach()" in said
+  assert w.grad is None and v.grad is None  # nothing half done
+  assert "gradient: " in behind(y, lambda y: (y * w).sum().gradient(w))  # the part by y would be missing
+  z = (y + 1).realize()  # behind two
+  assert "backward: " in behind(z, lambda z: (z * v).sum().backward())
+  # the fixes that are told
+  (y.detach() * v).sum().backward()
+  close(v.grad, y.numpy())
+  assert w.grad is None
+  h = x * w
+  h.numpy()
+  (h * v).sum().backward()
+  close(w.grad, (x * v).numpy())
+
+
+def test_what_memory_was_made_of_before_it_was_written_is_told_too():
+  x, w = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize().requires_grad_()
+  y = x * w
+  x.assign([0.0, 0.0]).realize()  # y was computed before
+  assert "backward: " in behind(y, lambda y: y.sum().backward())
+
+
+def test_a_realized_tensor_is_an_end_where_nothing_is_lost():
+  x, w = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+  early = (x * w).realize()  # before anybody asked for a gradient
+  w.requires_grad_()
+  with Tensor.no_grad():
+    constant = (x * w).realize()
+  detached, kind, target = (x * w.detach()).realize(), (x * w > 1).float().realize(), (w * 0.5).realize()
+  target.requires_grad_()  # a parameter of its own
+  ((early + constant + detached + kind) * w).sum().backward()
+  close(w.grad, [3.0 * 3 + 1, 8.0 * 3 + 1])
+  target.square().sum().backward()
+  close(target.grad, [3.0, 4.0])
+  lazy = Tensor.ones(2).mul(2).requires_grad_()  # realized itself
+  (lazy.realize() * x).sum().backward()
+  close(lazy.grad, [1.0, 2.0])
+  gone = (Tensor([1.0, 1.0], requires_grad=True) * 2).realize()  # nobody waits for its gradient
+  (gone * w).sum().backward()

@@ -1,0 +1,69 @@
+"""Where gradients end without a word: a realize leaves memory in the place of a graph. What has become memory is noted
+with the tensors whose gradient would have flowed through it, so that who asks for that is told."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.engine.program_order import memory_state, program_order
+from tinygrad.helpers import Holder, living, source_line
+from tinygrad.transforms.gradient import occurrences, sources
+from tinygrad.uop import Ops, Ref, UOp, describe, side_table
+
+_ended: dict[Ref, tuple[Holder, ...]] = side_table()
+"""Of memory: the tensors with requires_grad that its value was computed from."""
+
+
+def note_ended(live: list[Any], made: dict[UOp, UOp]) -> None:
+  """Before computed values become memory (`made`: value to buffer): notes which tensors of those that live, and ask for
+  a gradient, each of them depends on; also by way of what became memory before."""
+  computed = {u: v.base for u, v in made.items() if memory_state(u) is None and dtypes.is_float(u.dtype)}
+  takers = [t for t in live if t.requires_grad] if computed else []
+  if not takers:
+    return
+  order = UOp.sink(*computed).toposort()
+  places = occurrences(order, [t.uop for t in takers])
+  own: dict[UOp, int] = {}  # a bit for each taker
+  bits = {t._holder: 1 << i for i, t in enumerate(takers)}
+  for t in takers:
+    for u in places.get(t.uop, ()):
+      own[u] = own.get(u, 0) | bits[t._holder]
+  reached: dict[UOp, int] = {}
+  for u in order:
+    found = own.get(u, 0)
+    if dtypes.is_float(u.dtype):
+      for s in sources(u):
+        found |= reached.get(s, 0)
+      if u.op is Ops.BUFFER and u.ref in _ended:
+        for holder in _ended[u.ref]:
+          found |= bits.get(holder, 0)
+    reached[u] = found
+  for u, buffer in computed.items():
+    tensors = tuple([t._holder for t in takers if reached[u] & bits[t._holder] and t.uop is not u])
+    if tensors:
+      _ended[buffer.ref] = tensors
+
+
+program_order.note_made = note_ended
+
+
+def check_not_ended(name: str, root: UOp, asked: Collection[Any] | None, leaves: Iterable[UOp]) -> None:
+  """RuntimeError if `root` depends on a tensor with requires_grad, one of those `asked` if they are given, by way of
+  memory that was computed from it, but for `leaves`, which gradients are for."""
+  stack, seen = [root] if _ended else [], set(leaves) - {root}
+  while stack:
+    u = stack.pop()
+    if u in seen:
+      continue
+    seen.add(u)
+    stack += [s for s in sources(u) if dtypes.is_float(s.dtype)]
+    if u.op is not Ops.BUFFER or (holders := _ended.get(u.ref)) is None:
+      continue
+    lost = [t for t in living(holders) if t.requires_grad and (asked is None or any(t is x for x in asked))]
+    if lost:
+      line = "" if u.origin is None else f" in {source_line(*u.origin)}"
+      tensors = "".join(f"\n    requires_grad: {describe(t.uop)}" for t in lost[:3])
+      more = f"\n    and {len(lost) - 3} more" if len(lost) > 3 else ""
+      rule = "a gradient flows through no realized tensor, and this one was computed from what takes a gradient"
+      fix = "realize() it after that, numpy() and item() leave it as it is; or use its detach() if it is a constant"
+      raise RuntimeError(f"{name}: {rule}\n    realized: {describe(u)}{line}{tensors}{more}\n  fix: {fix}")
