@@ -100,3 +100,30 @@ def test_variance_of_what_lies_far_from_zero(axis):
 def test_odd_functions_keep_the_sign_of_0(name, dtype):
   """Mutant: x + x³·P(x²) where P is below 0."""
   assert np.signbit(getattr(Tensor(np.array([0.0, -0.0], dtype)), name)().numpy()).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("greatest", [1e2, 1e4, 1e6, 1e8])
+def test_remainders_and_whole_quotients_of_floats_are_numpys(greatest):
+  """Every bit, with and without fused multiply-adds: x == x // y * y + x % y, although x / y may round to a whole."""
+  numbers = np.random.default_rng(0)
+  x = (numbers.standard_normal(4000) * greatest).astype(np.float32)
+  y = (numbers.uniform(0.5, 3, 4000) * numbers.choice([-1, 1], 4000)).astype(np.float32)
+  assert (Tensor(x) % Tensor(y)).numpy().tolist() == (x % y).tolist()
+  exact = np.floor(x.astype(np.float64) / y)
+  assert (Tensor(x) // Tensor(y)).numpy().tolist() == exact.astype(np.float32).tolist()
+  assert greatest > 1e6 or (exact == x // y).all()
+  assert Tensor(x).fmod(Tensor(y)).numpy().tolist() == np.fmod(x, y).tolist()
+  assert greatest < 1e6 or (np.floor(x / y) != exact).any()  # the quotient as it is rounded is another
+
+
+def test_whole_quotients_of_floats_at_their_ends():
+  x = np.array([1.0, 6.0, -1.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.0, -1.0, 1.0], np.float32)
+  y = np.array([0.1, 0.2, 0.1, 2, 2, 1, 0.0, 0.0, 0.0, np.inf, -np.inf], np.float32)
+  with np.errstate(all="ignore"):
+    np.testing.assert_array_equal((Tensor(x) // Tensor(y)).numpy(), x // y)
+    np.testing.assert_array_equal(
+      (Tensor(x).half() // Tensor(y).half()).numpy(), x.astype(np.float16) // y.astype(np.float16)
+    )
+    np.testing.assert_array_equal(
+      (Tensor(x) / Tensor(y)).trunc().numpy(), Tensor(x).div(Tensor(y), rounding_mode="trunc").numpy()
+    )

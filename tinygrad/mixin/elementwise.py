@@ -281,7 +281,7 @@ class Elementwise(Movement):
     check_choice("div", "rounding_mode", rounding_mode, "trunc", "floor")
     if dtypes.is_float(a.dtype):
       q = self._new(a.alu(Ops.FDIV, b))
-      return q.trunc() if rounding_mode == "trunc" else q.floor()
+      return q.trunc() if rounding_mode == "trunc" else q._floored(self._wrap(a), self._wrap(b))
     if dtypes.is_bool(a.dtype):
       a, b = a.cast(dtypes.uint8), b.cast(dtypes.uint8)
     q = self._new(a.alu(Ops.IDIV, b))
@@ -290,6 +290,16 @@ class Elementwise(Movement):
     x0, y0 = self._wrap(a), self._wrap(b)
     rounded_down = x0.mod(y0).ne(0).bitwise_and(x0.lt(0).ne(y0.lt(0)))
     return q.add(rounded_down.cast(q.dtype))
+
+  def _floored(self, x: Self, y: Self) -> Self:
+    """x // y of floats, given x / y, so that x == x // y * y + x % y: 1 // 0.1 is 9, as 0.1 is a little more than a
+    tenth, although the quotient rounds to 10. As CPython's float_floor_div."""
+    wide = x._wide()
+    x, y = x.cast(wide), y.cast(wide)
+    rest = x.fmod(y)
+    below = rest.ne(0).bitwise_and(rest.lt(0).ne(y.lt(0)))
+    whole = x.sub(rest).div(y).round().sub(below.cast(wide))
+    return y.eq(0).where(self, whole.cast(self.dtype))
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %.
@@ -306,7 +316,8 @@ class Elementwise(Movement):
     return rest.ne(0).bitwise_and(rest.lt(0).ne(divisor.lt(0))).where(rest.add(divisor), rest)
 
   def fmod(self, x: Any) -> Self:
-    """The remainder with the sign of the dividend, as C's fmod.
+    """The remainder with the sign of the dividend, as C's fmod: exact of float32 where |x / y| < 2**29 and the device has
+    float64. Else it is off by as much as x / y times y is rounded.
     Shape: `(..), (..) -> (..)`.
 
     Examples:
@@ -314,8 +325,12 @@ class Elementwise(Movement):
       [-1.0, 1.0]
     """
     a, b = self._both(x, "fmod")
+    kind = a.dtype
+    if dtypes.is_float(kind):
+      wide = a._wide()
+      a, b = a.cast(wide), b.cast(wide)
     quotient = a.div(b, rounding_mode="trunc")
-    return quotient.eq(0).where(a, a.sub(quotient.mul(b)))  # 0 * inf is nan
+    return quotient.eq(0).where(a, a.sub(quotient.mul(b))).cast(kind)  # 0 * inf is nan
 
   def maximum(self, x: Any) -> Self:
     """The greater of x and y, nan if one is; where they are equal each has half of the derivative.
