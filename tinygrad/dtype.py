@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, LazyModule, Setting, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, ContextVar, LazyModule, Setting, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -65,11 +65,21 @@ def _restore(name: str, count: int) -> DType:
   return dtypes.by_name[name].vec(count)
 
 
+def _default(variable: ContextVar, kind: str, fix: str) -> Setting[DType]:
+  """A type that a setting names, one of `kind`."""
+
+  def shown(x: DTypeLike) -> DType:
+    d = x if isinstance(x, DType) else _ALIASES.get(str(x).lower())
+    if d is None or d not in getattr(dtypes, kind):
+      raise ValueError(f"{variable.key}: {x!r} is none of dtypes.{kind}\n  fix: {variable.key}={fix}, or leave it out")
+    return d
+
+  return Setting(variable, shown, lambda x: shown(x).name)
+
+
 class _Settings(type):
   # the types of float creation and of int -> float promotion, and of Python integers
-  default_float, default_int = (
-    Setting(v, lambda x: to_dtype(x), lambda x: to_dtype(x).name) for v in (DEFAULT_FLOAT, DEFAULT_INT)
-  )
+  default_float, default_int = _default(DEFAULT_FLOAT, "floats", "float32"), _default(DEFAULT_INT, "ints", "int32")
 
 
 class dtypes(metaclass=_Settings):
@@ -183,12 +193,12 @@ def to_dtype(x: DTypeLike) -> DType:
   """A DType or its name (`"float32"`, `"half"`, …)."""
   if isinstance(x, DType):
     return x
-  known = ", ".join(d.name for d in dtypes.all)
+  if isinstance(x, str) and (known := _ALIASES.get(x.lower())) is not None:
+    return known
+  names = ", ".join(d.name for d in dtypes.all)
   if not isinstance(x, str):
-    raise TypeError(f"{x!r} is no dtype\n  fix: give a dtype or its name: {known}")
-  if x.lower() not in _ALIASES:
-    raise ValueError(f"unknown dtype {x!r}; known: {known}")
-  return _ALIASES[x.lower()]
+    raise TypeError(f"{x!r} is no dtype\n  fix: give a dtype or its name: {names}")
+  raise ValueError(f"unknown dtype {x!r}\n  fix: give one of {names}")
 
 
 # The promotion lattice of JAX (https://docs.jax.dev/en/latest/jep/9407-type-promotion.html) with fp8 below the half

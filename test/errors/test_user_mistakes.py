@@ -5,7 +5,7 @@ helps.
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, nn
+from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, dtypes, nn
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -53,6 +53,16 @@ MISTAKES = [
     TypeError,
     ["not list", r"fix: .*\(\*p"],
   ),
+  ("flip_twice", lambda: ones(2, 3).flip(0, 0), ValueError, [r"\(0, 0\)", "fix: give every dim once"]),
+  ("topk_of_a_number", lambda: Tensor(3.5).topk(2), ValueError, ["k = 2", "fix: take 1"]),
+  ("seed_of_text", lambda: Tensor.manual_seed("a"), TypeError, ["'a'", r"fix: Tensor.manual_seed\(0\)"]),
+  (
+    "saved_number",
+    lambda: nn.state.safe_save({"epoch": 3}, "numbers.safetensors"),
+    nn.state.SafetensorsError,
+    ["'epoch' is 3, of type int", r"fix: give Tensor\(3\)"],
+  ),
+  ("unknown_dtype", lambda: Tensor.zeros(2, dtype="f33"), ValueError, ["'f33'", "fix: give one of .*float32"]),
   ("optimizer_of_ints", lambda: nn.optim.SGD([Tensor([1, 2])]), TypeError, [r"int32\[2\]", "fix: cast it"]),
   ("diag_of_a_matrix", lambda: ones(2, 2).diag(), ValueError, [r"float32\[2, 2\]", r"fix: x.diagonal\(\)"]),
   ("label_of_no_class", lambda: logits().cross_entropy(Tensor([0, 5])), IndexError, ["label 5", "fix: .* 0 to 1"]),
@@ -190,6 +200,22 @@ def test_a_jit_that_captures_nothing_says_so():
 def test_unknown_context_variables_are_named():
   with pytest.raises(ValueError, match="unknown context variable 'DEBUGG'"):
     Context(DEBUGG=2)
+
+
+@pytest.mark.parametrize(
+  ("key", "value"), [("DEFAULT_FLOAT", "float99"), ("DEFAULT_FLOAT", "int32"), ("DEFAULT_INT", "half")]
+)
+def test_a_default_type_that_is_none_is_named(key, value):
+  kind, make = ("floats", lambda: Tensor.rand(2)) if key == "DEFAULT_FLOAT" else ("ints", lambda: Tensor([1, 2]))
+  with (
+    Context(**{key: value}),
+    pytest.raises(ValueError, match=f"(?s){key}: '{value}' is none of dtypes.{kind}.*fix: "),
+  ):
+    make()
+  before = dtypes.default_float
+  with pytest.raises(ValueError, match="fix: "):
+    dtypes.default_float = dtypes.int32
+  assert dtypes.default_float is before
 
 
 def test_after_an_error_everything_goes_on():

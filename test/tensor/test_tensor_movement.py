@@ -195,3 +195,12 @@ def test_squeeze_of_several_dims_and_of_a_scalar():
   x = Tensor.zeros(1, 2, 1)
   assert [x.squeeze(d).shape for d in ((0, -1), (0, 1), [2], (), 1)] == [(2,), (2, 1), (1, 2), (1, 2, 1), (1, 2, 1)]
   assert Tensor(1.0).squeeze(0).shape == Tensor(1.0).transpose(0, -1).shape == ()
+
+
+def test_what_has_no_dims_or_one_is_taken_as_numpy_takes_it():
+  x = Tensor(-3.5)
+  assert (x.T.shape, x.T.item(), x.flip(0).item(), x.flip(-1).item()) == ((), -3.5, -3.5, -3.5)
+  assert Tensor([1, 2]).T.tolist() == [1, 2]
+  values, places = x.topk(1)
+  assert (values.shape, values.item(), places.shape, places.item()) == ((), -3.5, (), 0)
+  assert abs(x).item() == 3.5 and abs(Tensor([-1, 2])).tolist() == [1, 2]

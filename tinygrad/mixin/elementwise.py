@@ -316,8 +316,8 @@ class Elementwise(Movement):
     return rest.ne(0).bitwise_and(rest.lt(0).ne(divisor.lt(0))).where(rest.add(divisor), rest)
 
   def fmod(self, x: Any) -> Self:
-    """The remainder with the sign of the dividend, as C's fmod: exact of float32 where |x / y| < 2**29 and the device has
-    float64. Else it is off by as much as x / y times y is rounded.
+    """The remainder with the sign of the dividend, as C's fmod: exact of float32 where |x / y| < 2**29 and the device
+    has float64. Else it is off by as much as x / y times y is rounded.
     Shape: `(..), (..) -> (..)`.
 
     Examples:

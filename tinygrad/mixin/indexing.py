@@ -486,8 +486,11 @@ class Indexing(Reduce):
       ([3, 2], [0, 2])
     """
     d = self._dim(dim)
-    if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
-      raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
+    if not self.ndim and k == 1:
+      return self.sort()
+    if not self.ndim or (isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]):
+      fix = f"take min(k, x.shape[{d}])" if self.ndim else "take 1"
+      raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: {fix}")
     if self.dtype.itemsize == 8 or not k:
       values, places = self.sort(d, descending=largest)
       return values._slice(d, 0, k), places._slice(d, 0, k)

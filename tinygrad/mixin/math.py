@@ -322,6 +322,8 @@ class Math(Elementwise):
       return self._value()
     return self.mul(self.sign()) if dtypes.is_float(self.dtype) else self.lt(0).where(self.neg(), self)
 
+  __abs__ = abs
+
   def copysign(self, other: Any) -> Self:
     """The size of x with the sign of y (the sign bit, so that of -0.0 too).
     Shape: `(..), (..) -> (..)`.

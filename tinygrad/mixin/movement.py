@@ -171,14 +171,14 @@ class Movement(Base):
 
   @property
   def T(self) -> Self:
-    """Dims 0 and 1 exchanged.
+    """Dims 0 and 1 exchanged; itself if there are fewer.
     Shape: `(n, m, ..) -> (m, n, ..)`.
 
     Examples:
       >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).T.tolist()
       [[1.0, 3.0], [2.0, 4.0]]
     """
-    return self.transpose()
+    return self.transpose() if self.ndim > 1 else self
 
   def _move_last(self, dims: Sequence[int]) -> Self:
     """`dims` after the others, in the order given."""
@@ -198,8 +198,8 @@ class Movement(Base):
     """
     axes = tuple(self._dim(a) for a in dim_arguments(axis, *args))
     if len(set(axes)) != len(axes):
-      raise ValueError(f"flip: axis {axes} names a dim twice")
-    return self._seen(self.uop.flip(axes))
+      raise ValueError(f"flip: axis {axes} names a dim twice\n  fix: give every dim once")
+    return self._seen(self.uop.flip(axes if self.ndim else ()))
 
   # ---- the range
 

@@ -9,7 +9,7 @@ import math
 import weakref
 from typing import Any, ClassVar, Self
 
-from tinygrad.device import Buffer, Device, Placement, Sharding, check_fits, reduced_placement
+from tinygrad.device import Buffer, Device, Placement, Sharding, as_index, check_fits, reduced_placement
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
 from tinygrad.engine.run import recorders
@@ -114,7 +114,9 @@ class Random(Indexing):
       >>> (Tensor.rand(3) == a).all().item()
       True
     """
-    Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
+    if (number := as_index(seed)) is None:
+      raise TypeError(f"manual_seed: the seed is an integer, got {seed!r}\n  fix: Tensor.manual_seed(0)")
+    Random._seed, Random._calls = number & 0xFFFFFFFF, 0
     for memory, call in Random._captured.items():
       _set_words(memory, (Random._seed, call, 0))
 

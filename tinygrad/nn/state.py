@@ -128,6 +128,10 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
   header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
   offset = 0
   for name, t in tensors.items():
+    given: object = t
+    if not isinstance(given, Tensor):
+      problem = f"{name!r} is {t!r}, of type {type(t).__name__}"
+      raise SafetensorsError(f"safetensors {os.fspath(fn)}", problem, f"give Tensor({t!r}), or put it into metadata")
     if t.dtype not in SAFE_NAMES or name == "__metadata__":
       fix = f"rename it, or cast it to one of {', '.join(d.name for d in SAFE_NAMES)}"
       problem = f"tensor {name!r}: {t.dtype} under this name cannot be written"
