@@ -1,11 +1,13 @@
 """What scripts import from tinygrad.helpers."""
 
+import errno
 import functools
 import gc
 import gzip
 import hashlib
 import http.server
 import io
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +18,18 @@ from pathlib import Path
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
-from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, getenv, tqdm, trange, uncollected
+from tinygrad.helpers import (
+  Context,
+  ContextVar,
+  LazyModule,
+  Timing,
+  atomic_write,
+  fetch,
+  getenv,
+  tqdm,
+  trange,
+  uncollected,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -293,3 +306,24 @@ def test_a_setting_of_the_environment_that_is_none_is_named(monkeypatch, default
   with pytest.raises(ValueError, match=rf"A_SETTING_OF_THIS_TEST={value!r} .* is no {kind}(.|\n)*fix: "):
     getenv("A_SETTING_OF_THIS_TEST", default)
   getenv.cache_clear()
+
+
+def test_a_file_is_whole_whenever_a_ctrl_c_comes(tmp_path, monkeypatch):
+  replace = os.replace
+
+  def interrupted(source, target):
+    replace(source, target)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(os, "replace", interrupted)
+  with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "whole") as f:
+    f.write(b"abc")
+  assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("whole", b"abc")]
+
+
+def test_a_full_disk_is_said_of_the_file_and_leaves_what_was_there(tmp_path):
+  (tmp_path / "kept").write_bytes(b"before")
+  with pytest.raises(OSError, match=r"No space left.*kept"), atomic_write(tmp_path / "kept") as f:
+    f.write(b"abc")
+    raise OSError(errno.ENOSPC, "No space left on device")
+  assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("kept", b"before")]

@@ -19,8 +19,10 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
       yield f
     os.chmod(name, 0o644)
     os.replace(name, target)
-  except BaseException:
-    os.unlink(name)
+  except BaseException as e:
+    name.unlink(missing_ok=True)  # a Ctrl-C just after the renaming finds it gone
+    if isinstance(e, OSError) and e.filename is None:  # of a full disk
+      e.filename = os.fspath(target)
     raise
 
 
