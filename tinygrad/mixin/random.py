@@ -106,6 +106,7 @@ class Random(Indexing):
   @classmethod
   def manual_seed(cls, seed: int = 0) -> None:
     """Sets the seed (its lower 32 bits) and starts the counter anew, that of the replays of each captured step as well.
+    TypeError for what is no integer.
 
     Examples:
       >>> Tensor.manual_seed(1)
