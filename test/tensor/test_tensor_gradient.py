@@ -365,8 +365,9 @@ def test_a_realized_tensor_is_an_end_where_nothing_is_lost():
     constant = (x * w).realize()
   detached, kind, target = (x * w.detach()).realize(), (x * w > 1).float().realize(), (w * 0.5).realize()
   target.requires_grad_()  # a parameter of its own
-  ((early + constant + detached + kind) * w).sum().backward()
-  close(w.grad, [3.0 * 3 + 1, 8.0 * 3 + 1])
+  compared = ((x * w).realize() > 1).float()  # no gradient flows to what is compared
+  ((early + constant + detached + kind + compared) * w).sum().backward()
+  close(w.grad, [3.0 * 3 + 2, 8.0 * 3 + 2])
   target.square().sum().backward()
   close(target.grad, [3.0, 4.0])
   lazy = Tensor.ones(2).mul(2).requires_grad_()  # realized itself
