@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from test_auto_trades import network as training_of_layers
 
+from extra import recipes
 from extra.bench.place_cost import training
 from tinygrad import Mesh, ShardError, Tensor, auto
 from tinygrad.propagation import as_placed, planned_bytes
 from tinygrad.sharding import explain
 from tinygrad.solver.auto import fit, memory, recompute
 from tinygrad.solver.auto.automatic import answered, automatic
-from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.machine import H100, Machine
 from tinygrad.solver.auto.model import Model
 from tinygrad.solver.auto.recompute import Dropping
 from tinygrad.solver.auto.search import Search
@@ -86,6 +87,20 @@ def test_lifetimes_hold_what_the_plan_does(monkeypatch):
   assert held() == pytest.approx(nbytes, rel=0.05)
   monkeypatch.setattr(memory.fuse, "choose", read_twice)
   assert held() != pytest.approx(nbytes, rel=0.2)
+
+
+def test_what_an_update_reads_is_held_until_then(monkeypatch):
+  """Of a step of gradient descent, updates last, where nothing moves. (Mutant: only what is stored reads.)"""
+  outs = recipes.training("MLP", 2, None, MESHES["1-D"])
+  sink = UOp.sink(*[t.uop for t in outs])
+  roots = as_placed(automatic(sink, MESHES["1-D"], H100, None).answer, sink.src)
+  held = lambda: (dropping := Dropping(roots, MACHINE, planned_bytes)).leaves + dropping.most  # noqa: E731
+  nbytes = planned_bytes(roots)
+  assert held() == pytest.approx(nbytes, rel=1e-3)
+  lifetimes = memory.lifetimes
+  stored = lambda order, fused: lifetimes(order, fused, lambda u: () if u.op is Ops.ASSIGN else u.src)  # noqa: E731
+  monkeypatch.setattr(recompute, "lifetimes", stored)
+  assert held() < nbytes * 0.95
 
 
 def test_what_waits_in_each_layer_may_be_dropped(monkeypatch):

@@ -163,12 +163,13 @@ def lifetimes(
 def last_reads(
   order: Sequence[UOp], fused: set[UOp], reads: Callable[[UOp], Iterable[UOp]] = sources_of
 ) -> dict[UOp, int]:
-  """When nodes are last read, stored or not."""
+  """When nodes are last read, stored or not. An update runs where it stands, and reads all that it is computed from."""
   read: dict[UOp, int] = {}
   for i in range(len(order) - 1, -1, -1):
     u = order[i]
-    for s in () if u in fused and u not in read else reads(u):
-      read[s] = max(read.get(s, 0), read[u] if u in fused else i)
+    at = i if u not in fused or u.op is Ops.ASSIGN else read.get(u)
+    for s in () if at is None else reads(u):
+      read[s] = max(read.get(s, 0), at)
   return read
 
 
