@@ -156,7 +156,7 @@ def test_a_bound_that_takes_too_much_for_what_is_computed_again_is_noticed(monke
   """(Mutant: each value pays for all that is computed with it, and thrice.)"""
   again = trades.Trades.again
   monkeypatch.setattr(trades.Trades, "again", lambda t, v, c, blocks: 3 * len(t.users) * again(t, v, c, blocks))
-  assert below_the_bound(3, ONE)
+  assert below_the_bound(2, ONE)
 
 
 def fitted(layers, mesh, share, machine=MACHINE):

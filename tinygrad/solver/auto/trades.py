@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.helpers import numpy, prod
+from tinygrad.schedule.schedule import nearest_first
 from tinygrad.solver.auto.choices import Way
 from tinygrad.solver.auto.classes import Classes
 from tinygrad.solver.auto.hull import Hull
@@ -54,10 +55,12 @@ class Summed:
   seconds: Any
   share: float
 
-  def kept(self, state: int, weight: float) -> Op:
+  def kept(self, state: int) -> Op:
     """What either takes beside the moves."""
-    costs = numpy.stack([weight * self.memory, self.seconds], axis=1)
-    return Op(WAYS, numpy.zeros(2), [is_state(state, 1), Side(self.of, numpy.arange(2), costs)])
+    seconds, memory = (
+      numpy.stack(two, axis=1) for two in ((0 * self.memory, self.seconds), (self.memory, 0 * self.memory))
+    )
+    return Op(WAYS, numpy.zeros(2), [is_state(state, 1), Side(self.of, numpy.arange(2), seconds, memory)])
 
   def again(self, op: Op, state: int, result: Side) -> Op:
     """The op, each of its ways with the values kept, and with them had again."""
@@ -76,21 +79,22 @@ def is_state(state: int, ways: int) -> Side:
 
 
 class HeldValues:
-  """Which values are held at the moment when most memory is: `alive`, of these `direct` those that are read late where
-  they are; and copies that are read before and after it."""
+  """Which values are held at the moment when most bytes wait for a reader: `alive`, of these `direct` those that are
+  read late where they are; and copies that are read before and after it."""
 
   def __init__(self, model: Model) -> None:
     asked, posed = model.asked, model.posed
-    self.model, self.order = model, asked.order
-    self.fused = fused_by_schedule(asked.order, is_view)
+    self.model, self.order = model, nearest_first(asked.order[-1]).toposort()
+    self.fused = fused_by_schedule(self.order, is_view)
     self.leaves = {asked.number[u] for u in asked.leaves}
     self.edge = {u: e for u, e in zip(posed.ops, posed.problem.edges) if u is not None and not posed.follows(e)}
     spans = self.spans(lifetimes(self.order, self.fused))
     nbytes = [nbytes_of(u) for u in asked.nodes]
-    self.moment = moment_of_most([(*span, nbytes[v]) for v, span in spans.items()], len(self.order))
+    waiting = [(begin + 1, end - 1, nbytes[v]) for v, (begin, end) in spans.items() if end - begin > 1]
+    self.moment = moment_of_most(waiting, len(self.order))
     self.alive = self.at_moment(spans)
     self.direct = self.at_moment(self.spans(lifetimes(self.order, self.fused, self.reads)))
-    self.copied = posed.held({u: i for i, u in enumerate(asked.order)}, self.moment)
+    self.copied = posed.held({u: i for i, u in enumerate(self.order)}, self.moment)
 
   def spans(self, lives: dict[UOp, tuple[int, int]]) -> dict[int, tuple[int, int]]:
     spans: dict[int, tuple[int, int]] = {}
@@ -243,7 +247,7 @@ class Trades:
       values.append(replace(v, seconds=seconds.tolist()))
     values += [Value((), 0, [(k,) for k in STATES], [0.0, 0.0], [0.0, 0.0]) for _ in self.summed]
     ops = [self.op(i, weight) for i in range(len(self.base.ops))]
-    return Program(values, [*ops, *(x.kept(self.state(k), weight) for k, x in enumerate(self.summed))], None)
+    return Program(values, [*ops, *(x.kept(self.state(k)).at_price(weight) for k, x in enumerate(self.summed))], None)
 
   def state(self, k: int) -> int:
     """The value that says whether the k-th of `summed` is kept."""
@@ -257,6 +261,10 @@ class Trades:
       first = op.sides[0]
       costs = first.of_ways(slice(None)) + s + weight * m
       op = Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
+    return self.with_sums(i, op)
+
+  def with_sums(self, i: int, op: Op) -> Op:
+    """The i-th op, with the values that need its sum kept or had again."""
     for k, x in enumerate(self.summed):
       op = x.again(op, self.state(k), self.base.ops[i].sides[-1]) if x.op == i else op
     return op
