@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
   from tinygrad.debug import report as reports
   from tinygrad.sharding import localize as localizing
   from tinygrad.solver import build, decided, graph, handed, prices, reasons, solve
-  from tinygrad.solver.auto import automatic, fit, model, search
+  from tinygrad.solver.auto import automatic, fit, model, moved, search
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
   from tinygrad.solver.auto.machine import Machine
+  from tinygrad.solver.auto.moved import Moves
   from tinygrad.solver.auto.recompute import Recomputation
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, decided, graph, handed, prices, reasons, solve, automatic, fit, model, search, machines = (
+  build, decided, graph, handed, prices, reasons, solve, automatic, fit, model, moved, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
     for name in (
       "build",
@@ -43,6 +45,7 @@ else:
       "auto.automatic",
       "auto.fit",
       "auto.model",
+      "auto.moved",
       "auto.search",
       "auto.machine",
     )
@@ -140,8 +143,16 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
     found = automatic.answered(looked.model, looked.within(None))
   else:
     found = fit.Fitting(looked, lambda chosen: as_placed(chosen.answer, roots), planned_bytes, on, memory).fitted()
-  apply(Placing(found.answer), roots, found.again)
-  return found
+  placing = Placing(found.answer)
+  apply(placing, roots, found.again)
+  placed = roots_of("auto", outputs)
+  return replace(found, moved=moved.Moved(lambda: moves_below(placed), placing.leaves))
+
+
+def moves_below(roots: list[UOp]) -> Moves:
+  """What moves when `roots` are realized, and the bytes that each device receives."""
+  graph, rows = reports.rows_of(roots)
+  return graph, [(u, row.wire) for u, row in rows]
 
 
 def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:

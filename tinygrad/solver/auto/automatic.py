@@ -9,6 +9,7 @@ from tinygrad.helpers import prod, size_to_str
 from tinygrad.solver.auto.classes import Classes
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.moved import Moved
 from tinygrad.solver.auto.program import Chosen, Program, costs_of
 from tinygrad.solver.auto.recompute import Recomputation
 from tinygrad.solver.auto.search import Search, Selection
@@ -21,8 +22,10 @@ from tinygrad.uop import UOp, render_shape
 
 @dataclass(slots=True)
 class Automatic:
-  """What was chosen for a graph. It prints as a table: of each input and weight its placement, the bytes of a device,
-  and what the next best placement would take besides; then the totals, and what is computed again."""
+  """What was chosen for a graph. It prints as a table: of each input and weight its placement, the bytes that a device
+  holds of it, those that a device receives in a run for its sake (it itself, and its gradient), and what the next best
+  placement would take besides; then what is received for all else, the totals, and what is computed
+  again."""
 
   answer: Answer
   program: Program
@@ -30,6 +33,7 @@ class Automatic:
   chosen: Chosen
   again: Recomputation | None = None  # values that are computed again, for want of memory
   nbytes: float | None = None  # that each device holds, by the plan of what is built
+  moved: Moved | None = None  # in what is built, where something is
 
   @property
   def seconds(self) -> float:
@@ -53,17 +57,27 @@ class Automatic:
     costs = sorted(seconds for _, seconds in costs_of(p, self.chosen.cuts, c, p.around()[c]))
     return costs[1] - costs[0] if len(costs) > 1 else float("inf")
 
+  def row(self, u: UOp) -> tuple[str, ...]:
+    """Of an input or weight what it is, its placement, the bytes that a device holds and receives, the next best."""
+    v, place = self.answer.asked.number[u], self.answer[u]
+    after = self.next_best(v)
+    parts = 1 if place is None or isinstance(place, str) else prod(place.parts(i) for i in range(u.ndim))
+    nbytes = size_to_str(prod(u.max_shape) * u.dtype.itemsize / parts)
+    moved = "" if self.moved is None else size_to_str(self.moved.of(u))
+    best = f"next best {after * 1e6:+.1f} us" if after < float("inf") else "no other"
+    return f"{u.dtype.name}{render_shape(u.shape)}", show_placement(place), nbytes, moved, best
+
   def __str__(self) -> str:
-    lines = []
-    for u in self.answer.asked.leaves:
-      v = self.answer.asked.number[u]
-      place, after = self.answer[u], self.next_best(v)
-      parts = 1 if place is None or isinstance(place, str) else prod(place.parts(i) for i in range(u.ndim))
-      nbytes = size_to_str(prod(u.max_shape) * u.dtype.itemsize / parts)
-      best = f"next best {after * 1e6:+.1f} us" if after < float("inf") else "no other"
-      lines.append(f"{u.dtype.name}{render_shape(u.shape):20s} {show_placement(place):50s} {nbytes:>9s}  {best}")
+    leaves = self.answer.asked.leaves
+    rows = [("input or weight", "placed", "held", "moved", ""), *map(self.row, leaves)]
+    if self.moved is not None:
+      rows.append(("all else", "", "", size_to_str(self.moved.total - sum(map(self.moved.of, leaves))), ""))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    aligned = [f"{{:<{widths[0]}}}", f"{{:<{widths[1]}}}", f"{{:>{widths[2]}}}", f"{{:>{widths[3]}}}", "{}"]
+    lines = ["  ".join(aligned).format(*row).rstrip() for row in rows]
     said = f"{self.seconds * 1e6:.1f} us predicted, at most {self.gap:.1%} above the least"
-    lines.append(f"{said}; {size_to_str(self.memory)} on each device")
+    moves = "" if self.moved is None else f", {size_to_str(self.moved.total)} travel to each"
+    lines.append(f"{said}; {size_to_str(self.memory)} on each device{moves}")
     if (again := self.again) and again.dropped:
       lines.append(
         f"{len(again.dropped)} values are computed again, which takes {again.seconds * 1e6:.1f} us of these:"

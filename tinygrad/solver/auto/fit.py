@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from tinygrad.device import refuse
 from tinygrad.helpers import size_to_str
 from tinygrad.solver.auto.automatic import Automatic, answered
+from tinygrad.solver.auto.exact import each_alone, in_whole_numbers
+from tinygrad.solver.auto.least import solved
 from tinygrad.solver.auto.linear import CLOSE
 from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.program import Chosen
 from tinygrad.solver.auto.recompute import Dropping
 from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
@@ -20,6 +23,7 @@ MUCH = 1.5  # times the memory: where the fastest placement takes more, it is no
 SPARE = 0.01  # of the memory: where a plan leaves more, less is dropped
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 MOST_MOVED = 10_000  # variables of a program in which what is moved counts: whole placements have to be searched for
+MOST_WHOLE = 20_000  # variables of a program in which each value is decided for itself, in whole numbers
 TRIES = 3  # to find the limit of the model under which a draft fits
 
 Roots = Sequence[UOp]
@@ -77,6 +81,7 @@ class Fitting:
     self.search, self.build, self.plan, self.machine, self.memory = search, build, plan, machine, memory
     self.smallest = math.inf  # of all plans
     self.left = memory  # of the memory, for what the program counts, or by a plan that leaves more
+    self.least = 0.0  # seconds that no choice is below in whole numbers, as far as that is known
     self.drafts: list[Draft] = []
 
   def fitted(self) -> Automatic:
@@ -88,7 +93,31 @@ class Fitting:
     if found is None or self.answer(found).gap > FAR:
       free = free or self.free()
       found = self.by_limits(found or self.made_to_fit(free), free.found.memory)
-    return self.answer(found) if found is not None else self.by_leaves() or self.by_plans()
+    if found is None:
+      return self.by_leaves() or self.by_plans()
+    return self.answer(self.in_whole_numbers(found))
+
+  def in_whole_numbers(self, found: Draft) -> Draft:
+    """The faster one of a draft and of what is best in whole numbers, which raises the bound; where the bound is not
+    close, of a small program. What is planned may show that plans leave more of the memory: then once more."""
+    model = self.search.model
+    if self.answer(found).gap <= CLOSE or model.program.columns() > MOST_WHOLE:
+      return found
+    classes, left = each_alone(model), 0.0
+    p = replace(model.program_of(classes), memory=self.memory)
+    trades = self.search.trades(classes, p)
+    for _ in range(TRIES):
+      if left == self.left or self.answer(found).gap <= CLOSE:
+        break
+      left, best = self.left, solved(in_whole_numbers(trades, self.left))
+      if best.seconds == math.inf:
+        break
+      cuts = best.cuts[: len(p.values)]
+      draft = self.draft(Selection(classes, p, Chosen(cuts, p.total(cuts), best.bound)))
+      known = self.made_to_fit(self.planned(draft))
+      found = min(found, known or found, key=lambda draft: draft.seconds)
+      self.least = best.bound if left == self.left else 0.0
+    return found
 
   def free(self) -> Draft:
     """The fastest placement, planned."""
@@ -230,6 +259,6 @@ class Fitting:
     found, dropped = draft.found, draft.dropped
     bound = found.chosen.bound
     if self.search.traded is not None:
-      bound = min(draft.seconds, self.search.traded.bound(self.left))
+      bound = min(draft.seconds, max(self.least, self.search.traded.bound(self.left)))
     again = draft.dropping.recomputation(dropped) if dropped else None
     return replace(found, chosen=replace(found.chosen, bound=bound), nbytes=draft.expected, again=again)
