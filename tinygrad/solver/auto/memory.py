@@ -167,9 +167,9 @@ def last_reads(
   read: dict[UOp, int] = {}
   for i in range(len(order) - 1, -1, -1):
     u = order[i]
-    at = i if u not in fused or u.op is Ops.ASSIGN else read.get(u)
-    for s in () if at is None else reads(u):
-      read[s] = max(read.get(s, 0), at)
+    runs = u not in fused or u.op is Ops.ASSIGN
+    for s in reads(u) if runs or u in read else ():
+      read[s] = max(read.get(s, 0), i if runs else read[u])
   return read
 
 

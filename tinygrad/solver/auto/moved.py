@@ -35,8 +35,9 @@ def updated_memory(order: Sequence[UOp]) -> dict[UOp, UOp]:
   found: dict[UOp, UOp] = {}
   for u in reversed(order):
     target = u.src[0].base if u.op is Ops.ASSIGN else found.get(u) if only_shows(u) else None
-    for s in u.src[u.op is Ops.ASSIGN :] if target is not None else ():
-      found.setdefault(s, target)
+    if target is not None:
+      for s in u.src[u.op is Ops.ASSIGN :]:
+        found.setdefault(s, target)
   return found
 
 
