@@ -9,7 +9,8 @@ Each row is one placed program, priced by what every device runs and receives (e
 mesh of one axis, against the recipes, and on that of two, against pairs; and once more with less memory than DP takes
 and more than FSDP does, halfway, against what fits it (`--each`: and in the memory of each recipe to which no faster
 one fits). A row of `auto` that a recipe beats by more than 0.1 %, or where nothing was found that fits, ends with the
-names of such recipes, and the exit status is 1. A recipe that does not suit a model is listed with the reason.
+names of such recipes, and the exit status is 1; else with the gap that `auto` certifies. A recipe that does not suit a
+model is listed with the reason.
 `--brief` prints a line for each model, of microseconds alone, and of the pairs the best one.
 
 `--scale` multiplies the width and the context; what travels grows with its square where what is computed grows with its
@@ -80,7 +81,7 @@ class Contest:
     """What `auto` builds, with the names of what is faster."""
     outputs = training(self.model, self.scale, None, mesh)
     try:
-      auto(*outputs, mesh=mesh, machine=self.machine, memory=memory)
+      said = auto(*outputs, mesh=mesh, machine=self.machine, memory=memory)
     except ShardError:
       fits = tuple([r.recipe for r in others if r.price is not None])
       return Row(self.model, name, None, limit=memory or 0.0, note=f"refused, and {', '.join(fits)} fits", faster=fits)
@@ -88,7 +89,7 @@ class Contest:
     assert row.price is not None
     least = row.price.seconds / (1 + EQUAL)
     faster = tuple([r.recipe for r in others if r.price is not None and r.price.seconds < least])
-    note = f"slower than {', '.join(faster)}" if faster else ""
+    note = f"slower than {', '.join(faster)}" if faster else f"gap {said.gap:.1%}"
     return dataclasses.replace(row, limit=memory or 0.0, note=note, faster=faster)
 
   def rows(self, devices: int) -> Iterator[Row]:
