@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from tinygrad import Tensor, TinyJit, Variable
+from tinygrad import Tensor, TinyJit, Variable, codegen
 from tinygrad.device import Device, DeviceError
 from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
@@ -21,6 +21,7 @@ from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics import streaming
 from tinygrad.runtime import cuda, queues
 from tinygrad.schedule import tile_and_fuse
+from tinygrad.uop import AxisKind, Ops
 
 if not cuda_emulator.has_compiler():
   pytest.skip("the emulated driver compiles kernels for the host with g++", allow_module_level=True)
@@ -929,6 +930,29 @@ def test_gradients_of_wide_heads_on_cores_of_four_warps(module, lazy):
   assert attended("float16", 1e-2, True, 256, 128, 4)[0] == 4
   calls = [re.findall(r"^ +mma_(wgmma|m16)", s, re.M) for s in [*cuda_emulator._compiled][before:]]
   assert [len(x) for x in calls if x] == [5, 14, 8, 5] and {x for some in calls for x in some} == {"wgmma"}
+
+
+def groups_of(linears):
+  """Of each kernel with products on cores of four warps: threads of a group, bytes of its local memory."""
+  late = [x for x in linears if any(u.op is Ops.MMA and u.arg.late for u in x)]
+  own = ([u for u in x if u.op is Ops.SCRATCH and u.arg[0] >= 0] for x in late)
+  local = [max((u.arg[0] + u.arg[2] for u in memory), default=0) for memory in own]
+  loops = ({u for u in x if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL} for x in late)
+  return [(int(np.prod([r.src[0].arg for r in some])), n) for some, n in zip(loops, local, strict=True)]
+
+
+@pytest.mark.parametrize(
+  ("width", "threads"), [(64, [256, 128, 128, 256]), (128, [128, 256, 256, 128]), (256, [256, 128, 256, 256])]
+)
+def test_two_teams_read_one_copy_where_registers_hold_an_even_number_of_them(module, lazy, monkeypatch, width, threads):
+  """Forward, and the gradients of queries, keys and values: forward and values of 64 columns have room for four teams,
+  of 128 for three. Of 256 the sums of the second do not fit local memory of this device beside another team's."""
+  found, lower = [], codegen.lower_kernel
+  monkeypatch.setattr(codegen, "lower_kernel", lambda *args: found.append(lower(*args)) or found[-1])
+  assert attended("bfloat16", 1e-1, False, 512, width, 2)[0] == 4
+  target = Device["EMULATED"].target
+  groups = groups_of(found)
+  assert [n for n, _ in groups] == threads and all(n <= target.scratch for _, n in groups)
 
 
 def test_those_of_wide_heads_in_shorter_blocks(module, lazy):

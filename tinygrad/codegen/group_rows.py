@@ -16,12 +16,13 @@ from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import indices, shared_rows
+from tinygrad.codegen.row_blocks import bytes_of_row, indices, shared_rows
 from tinygrad.device import Target
+from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod, round_up
 from tinygrad.numerics.idle_blocks import blocks_of_rows
-from tinygrad.numerics.own_memory import is_own
+from tinygrad.numerics.own_memory import WORD, is_own
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
@@ -29,16 +30,18 @@ from tinygrad.uop.rewrite import substitute_free
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
+BESIDE, THREAD = 24, 255  # registers of a thread beside what it holds of rows, and at most
 Ranges = tuple[UOp, ...]
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
 
 
 class Team(NamedTuple):
-  """What a group's threads are: so many `threads` and, of each, `lanes`. A group has so many `rows`."""
+  """Of a group: `threads`, `lanes` of each, `rows`, and where their memory begins: beyond all, if it is registers."""
 
   rows: int = 1
   threads: int = 1
   lanes: int = 1
+  memory: int = 0
 
 
 def have_nests(stores: Sequence[UOp]) -> bool:
@@ -48,18 +51,18 @@ def have_nests(stores: Sequence[UOp]) -> bool:
 
 
 def in_groups(
-  stores: Sequence[UOp], limits: Sequence[UOp], target: Target, ids: LoopIds
+  stores: Sequence[UOp], limits: Sequence[UOp], target: Target, ids: LoopIds, pairs: bool
 ) -> tuple[UOp, Grid, UOp | None]:
   """The kernel of a group, its grid, and the loop over the rows that it has, if there are several."""
   rows = shared_rows(stores)
-  team = team_for(stores, rows, target)
+  team = team_for(stores, rows, target, pairs)
   (block,), parts = split_loop(rows[-1], team.rows, None, ids, "clamp")
   outer, row = parts["o"], parts["i"]
   # what is beyond the last row has memory of its own to write to, as it is read; but no other
   shorter = {rows[-1]: [replace(block, guard=None)]}
   for r, begin, count in blocks_of_rows(limits, rows[-1], at(index(0), (outer, team.rows)), team.rows):
     shorter[r] = [Version(at(begin, (new := ids.loop(count, r.arg[1]), 1)), (new,))]
-  stores = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), shorter).kernel.src
+  stores = Rebinding(UOp.sink(*in_local_memory(stores, row, team, ids)), shorter).kernel.src
   if (exists := block.guard) is not None:
     stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
   grid = Grid()
@@ -76,19 +79,23 @@ def is_kept(store: UOp) -> bool:
   return store.src[0].src[0].op is not Ops.SCRATCH
 
 
-def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
+def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -> Team:
   """The team of a group: lanes as a row has work for, and rows as there are then threads for; where elements come block
-  by block, a square of threads with a few rows each, as far as local memory goes."""
+  by block, a square of threads with a few rows each, as far as local memory goes. Of cores that read what a group has
+  copied, two side by side read one copy, unless a multiprocessor has registers for an odd number: `pairs`."""
   if NOOPT:
     return Team()
   most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * target.group // target.busy, 1)))
   if in_common([(s,) for s in stores]):
-    memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
-    most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
-    core = next((core for f in folds_of(stores) for core, _, _ in on_core(f, target) if not core.late), None)
+    memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if p.arg.slot < 0)
+    cores = {core.late: core for f in folds_of(stores) for core, _, _ in on_core(f, target)}
+    late, core = cores.get(True), cores.get(False)
+    pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
+    fit = power_of_two(target.scratch // 2 // memory)
+    most = 2 * late.m if late is not None and pairs else min(most, fit, SQUARE * MOST_COPIES)
     if core is not None and size(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
       (down, _, _), (across, _, _) = core.d.lanes
-      return Team(max(most, core.m), max(most, core.m) // core.m * down, across)
+      return Team(max(most, core.m), max(most, core.m) // core.m * down, across, target.scratch * pairs)
     return Team(most, min(most, SQUARE), SQUARE)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
@@ -101,22 +108,30 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   return Team(threads := min(target.group // lanes, most), threads, lanes)
 
 
+def teams_at_once(stores: Sequence[UOp], rows: Ranges, core: Core) -> int:
+  """How many teams of a core a multiprocessor has registers for, if they hold what a loop in common touches of rows."""
+  common = in_common([(s,) for s in stores])
+  parts = ([u for u in indices([s for s in stores if r in s.src[2:]]) if common.isdisjoint(u.loops)] for r in common)
+  held = max(sum(bytes_of_row(some, rows).values()) for some in parts) * core.m // (core.lanes * WORD)
+  return REGISTERS // (core.lanes * min(held + BESIDE, THREAD))
+
+
 def in_common(nests: Sequence[Sequence[UOp]]) -> set[UOp]:
   """The loops that keep their order and that several nests run in: what comes block by block."""
   users = Counter(r for nest in nests for r in nest[0].src[2:] if r.arg[1] is AxisKind.REDUCE)
   return {r for r, n in users.items() if n > 1}
 
 
-def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: LoopIds) -> list[UOp]:
+def in_local_memory(stores: Sequence[UOp], row: UOp | None, team: Team, ids: LoopIds) -> list[UOp]:
   """The stores, with memory of rows, of which `row` says which of the group's it is, in local memory."""
-  memory, moved, steps, taken = dict[UOp, UOp](), dict[UOp, UOp](), dict[UOp, int](), 0
+  memory, moved, steps, taken = dict[UOp, UOp](), dict[UOp, UOp](), dict[UOp, int](), team.memory
   for u in indices(stores):
     p = u.src[0]
     if p.op is Ops.PARAM and p.arg.slot < 0:
       if p not in memory:
         # rows of vectors are longer by one, so that threads with one row each meet in fewer banks of the memory
         steps[p] = p.arg.size + PAD // p.dtype.itemsize * (p.arg.size * p.dtype.itemsize % LINE == 0)
-        nbytes = round_up(rows * steps[p] * p.dtype.itemsize, LINE)
+        nbytes = round_up(team.rows * steps[p] * p.dtype.itemsize, LINE)
         memory[p], taken = scratch(p.dtype, taken, ids, nbytes), taken + nbytes
       at = affine(u.src[1], {})
       at = at if row is None else at.plus(affine(row, {}), steps[p])

@@ -70,16 +70,16 @@ def decompose_stores(kernel: UOp, target: Target) -> UOp:
   return kernel.replace(src=tuple(decompose(s, target) if s.op is Ops.STORE else s for s in kernel.src))
 
 
-def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
-  """Each nest as it is to be computed."""
-  ids, grid, row = LoopIds(kernel), dict[str, UOp](), None
-  stores, clipped = parts_of(kernel)
+def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool = True) -> UOp:
+  """Each nest as it is to be computed; `pairs`: in groups of two teams, where registers hold what rows have."""
+  kernel, ids, grid, row = whole, LoopIds(whole), dict[str, UOp](), None
+  stores, clipped = parts_of(whole)
   limits = {} if target.threads else {x.src[0]: x for x in clipped}
   if target.threads and have_nests(stores):
-    kernel, grid, row = in_groups(stores, clipped, target, ids)
-  written = {s.src[0].src[0] for s in stores}
-  room = Room(target, ids, heuristic, {}, [], written, grid, row)
-  start = taken = most = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+    kernel, grid, row = in_groups(stores, clipped, target, ids, pairs)
+  room = Room(target, ids, heuristic, {}, [], {s.src[0].src[0] for s in stores}, grid, row)
+  memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH and (not grid or u.arg[0] < target.scratch)]
+  start = taken = most = max((u.arg[0] + u.arg[2] for u in memory), default=0)
   nests = [stores] if target.threads and not grid else [(s,) for s in parts_of(kernel)[0]]
   users = Counter(r for nest in nests for s in nest for r in s.src[2:])
   # loops that nests share: on a grid, those that keep their order
@@ -93,14 +93,16 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
     out.append(schedule.scheduled_stores())
     most = max(most, schedule.taken)
     taken = most if schedule.stages > 1 else taken  # what is filled ahead is there while others run
+  if grid:
+    ours = as_own_memory(out, [r for r in grid.values() if r.arg[1] is AxisKind.LOCAL])
+    closed = closed_up(UOp.sink(*with_barriers(ours, grid)))
+    if pairs and any(u.op is Ops.SCRATCH and u.arg[0] + u.arg[2] > target.scratch for u in closed.toposort()):
+      return schedule_nests(whole, target, heuristic, False)
   if DEBUG >= 3:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
   if VIZ:
     recorder.scheduled(room.steps)
-  if not grid:
-    return UOp.sink(*itertools.chain.from_iterable(out))
-  ours = as_own_memory(out, [r for r in grid.values() if r.arg[1] is AxisKind.LOCAL])
-  return closed_up(UOp.sink(*with_barriers(ours, grid)))
+  return closed if grid else UOp.sink(*itertools.chain.from_iterable(out))
 
 
 def closed_up(kernel: UOp) -> UOp:

@@ -4,7 +4,7 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.heuristics.cpu import CHUNK
@@ -64,19 +64,24 @@ def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
   return False
 
 
-def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], target: Target) -> int:
-  """How many rows keep what they touch in the cache; of rows to which updates go by index, each block of which goes
-  through all updates, how many there is memory for."""
+def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]:
+  """What a row touches, by memory."""
   touched = dict[UOp, int]()
-  for u in indices(stores):
+  for u in accesses:
     p, at = u.src[:2]
     if p.op is Ops.PARAM and (p.arg.slot < 0 or not at.loops.isdisjoint(rows[-1:])):
       mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in at.loops)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
+  return touched
+
+
+def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], target: Target) -> int:
+  """How many rows keep what they touch in the cache; of rows to which updates go by index, each block of which goes
+  through all updates, how many there is memory for."""
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
-  by_updates = any(by_index(s.src[1], rows) for s in stores)
+  by_updates, touched = any(by_index(s.src[1], rows) for s in stores), sum(bytes_of_row(indices(stores), rows).values())
   room, most = (target.scratch, target.scratch) if by_updates else (target.cache, MOST)
-  return min(max(room // BLOCK_PARTS // max(sum(touched.values()), 1), least), most)
+  return min(max(room // BLOCK_PARTS // max(touched, 1), least), most)
 
 
 def block_rows(kernel: UOp, target: Target) -> UOp:

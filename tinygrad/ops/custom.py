@@ -26,10 +26,6 @@ def evaluate_graph(graph: UOp, u: UOp, xs: list[Any]) -> Any:
   return values[graph]
 
 
-def nothing_cut(u: UOp) -> Factors:
-  return Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ())
-
-
 define(Ops.CUSTOM, Card(
   shape=lambda u: u.arg[1].shape(u), dtype=check_custom,
   evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs), gradient=lambda g, u: u.arg[1].gradient(g, u),
@@ -38,6 +34,7 @@ define(Ops.CUSTOM, Card(
 ))  # fmt: skip
 define(Ops.CALL, Card(
   shape=lambda u: u.arg.graph.shape, dtype=any_dtype,
-  evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs), gradient=None, factors=nothing_cut,
+  evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs), gradient=None,
+  factors=lambda u: Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ()),
   partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=NO_TRAIT, cost=1,
 ))  # fmt: skip

@@ -172,10 +172,6 @@ def pad_shape(u: UOp) -> tuple[Any, ...]:
   return as_dims(n + a + b for n, (a, b) in zip(u.src[0].shape, pairs, strict=True))
 
 
-def gradient_pad(g: UOp, u: UOp) -> Grads:
-  return (g.shrink([(a, a + n) for (a, _), n in zip(u.arg[0], u.src[0].shape, strict=True)]),)
-
-
 def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   widths = [(int(a), int(b)) for a, b in u.arg[0]]
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
@@ -194,7 +190,8 @@ def pad_index(u: UOp, idx: Index) -> Element:
 
 
 define_movement(
-  Ops.PAD, shape=pad_shape, evaluate=evaluate_pad, gradient=gradient_pad,
+  Ops.PAD, shape=pad_shape, evaluate=evaluate_pad,
+  gradient=lambda g, u: (g.shrink([(a, a + n) for (a, _), n in zip(u.arg[0], u.src[0].shape, strict=True)]),),
   factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), partial=PartialRule.PAD,
   index_map=pad_index, traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
 )  # fmt: skip
@@ -210,19 +207,15 @@ def shrink_shape(u: UOp) -> tuple[Any, ...]:
   return as_dims(b - a for a, b in u.arg)
 
 
-def gradient_shrink(g: UOp, u: UOp) -> Grads:
-  return (g.pad([(a, n - b) for (a, b), n in zip(u.arg, u.src[0].shape, strict=True)]),)
-
-
 def shrink_remaps(u: UOp) -> list[int]:
   return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
 define_movement(
   Ops.SHRINK, shape=shrink_shape, evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient=gradient_shrink, factors=lambda u: _remap_factors(u, shrink_remaps(u)), partial=PartialRule.KEEP,
+  gradient=lambda g, u: (g.pad([(a, n - b) for (a, b), n in zip(u.arg, u.src[0].shape, strict=True)]),),
+  factors=lambda u: _remap_factors(u, shrink_remaps(u)), partial=PartialRule.KEEP, traits=Trait.VIEW | Trait.ONE_TO_ONE,
   index_map=lambda u, idx: Element(tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg))),
-  traits=Trait.VIEW | Trait.ONE_TO_ONE,
 )  # fmt: skip
 
 
@@ -301,11 +294,6 @@ def spread_shape(u: UOp) -> tuple[Any, ...]:
   return tuple(size if i == axis else n for i, n in enumerate(u.src[0].shape))
 
 
-def factors_window(u: UOp) -> Factors:
-  """The index of `axis` depends on k: cutting either moves."""
-  return _remap_factors(u, u.arg[:2])
-
-
 def _adjoint(g: UOp, u: UOp) -> Grads:
   axis, kaxis, stride, dilation, _ = u.arg
   size = u.src[0].shape[axis]
@@ -328,10 +316,12 @@ def spread_index(u: UOp, idx: Index) -> Element:
 
 
 define_movement(
-  Ops.WINDOW, shape=window_shape, evaluate=evaluate_window, gradient=_adjoint, factors=factors_window,
-  partial=PartialRule.KEEP, index_map=window_index, traits=Trait.VIEW | Trait.ONE_TO_ONE | Trait.STRIDED,
+  Ops.WINDOW, shape=window_shape, evaluate=evaluate_window, gradient=_adjoint, partial=PartialRule.KEEP,
+  factors=lambda u: _remap_factors(u, u.arg[:2]),  # the index of `axis` depends on k: cutting either moves
+  index_map=window_index, traits=Trait.VIEW | Trait.ONE_TO_ONE | Trait.STRIDED,
 )  # fmt: skip
 define_movement(
-  Ops.SPREAD, shape=spread_shape, evaluate=evaluate_spread, gradient=_adjoint, factors=factors_window,
-  partial=PartialRule.PAD, index_map=spread_index, traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
+  Ops.SPREAD, shape=spread_shape, evaluate=evaluate_spread, gradient=_adjoint, partial=PartialRule.PAD,
+  factors=lambda u: _remap_factors(u, u.arg[:2]), index_map=spread_index,
+  traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
 )  # fmt: skip

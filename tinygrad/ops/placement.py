@@ -106,10 +106,6 @@ def check_assign(u: UOp) -> None:
     raise ValueError(f"assigns shape {u.src[1].shape} to {u.src[0].shape}")
 
 
-def factors_first(u: UOp) -> Factors:
-  return Factors((own_dims(u), *(((),) * s.ndim for s in u.src[1:])), own_dims(u), u.max_shape)
-
-
 define(Ops.ASSIGN, Card(
   shape=first_shape, dtype=check_assign, evaluate=lambda u, xs, shape: xs[1],
   gradient=lambda g, u: (None, g), factors=elementwise, partial=PartialRule.REDUCE_FIRST, render=None, index_map=None,
@@ -120,7 +116,8 @@ for _op, _gradient, _traits in (
   (Ops.WAIT, lambda g, u: (g, *(None,) * (len(u.src) - 1)), Trait.VIEW),
 ):
   define(_op, Card(
-    shape=first_shape, dtype=keeps_dtype, evaluate=identity, gradient=_gradient, factors=factors_first,
+    shape=first_shape, dtype=keeps_dtype, evaluate=identity, gradient=_gradient,
+    factors=lambda u: Factors((own_dims(u), *(((),) * s.ndim for s in u.src[1:])), own_dims(u), u.max_shape),
     partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=Trait.IDENTITY | _traits, cost=0,
   ))  # fmt: skip
 define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)

@@ -123,7 +123,9 @@ def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy
   ways = assignments(f, placements, n)
   if strategy == "cost" or len(ways) == 1:
     return ways
-  return [most_parallel(ways) if strategy == "aggressive" else common_prefixes(f, placements, n)]
+  if strategy == "aggressive":  # that with the most blocks; of equal ones the first, which is the first operand's
+    return [max(ways, key=lambda cuts: size_of(d for sub_axes in cuts.values() for d in sub_axes))]
+  return [common_prefixes(f, placements, n)]
 
 
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
@@ -152,11 +154,6 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
         if factor not in f.blocked and isinstance(size, int) and size >= d.size:
           ways.append({**base, factor: (*base.get(factor, ()), d)})
   return distinct(ways, f)
-
-
-def most_parallel(ways: Sequence[Assignment]) -> Assignment:
-  """The way that cuts the work into the most blocks; of equal ones the first, which is the first operand's."""
-  return max(ways, key=lambda cuts: size_of(d for sub_axes in cuts.values() for d in sub_axes))
 
 
 def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -> Assignment:

@@ -49,11 +49,6 @@ def allow_tensor(u: UOp) -> str | None:
   return None
 
 
-def allow_local(u: UOp) -> str | None:
-  """Local view: no moves but COLLECTIVEs; sharded buffers only behind SHARD or as targets."""
-  return None if u.op in LOCAL else f"{u.op.name} in the local view"
-
-
 def allow_kernel(u: UOp) -> str | None:
   """Kernel ASTs: scalars, loads and stores; index arithmetic in dtype index; conditions are bool."""
   if u.op not in KERNEL:
@@ -69,7 +64,10 @@ def allow_kernel(u: UOp) -> str | None:
   return None
 
 
-STAGES: dict[str, Callable[[UOp], str | None]] = {"tensor": allow_tensor, "local": allow_local, "kernel": allow_kernel}
+STAGES: dict[str, Callable[[UOp], str | None]] = {
+  "tensor": allow_tensor, "kernel": allow_kernel,
+  "local": lambda u: None if u.op in LOCAL else f"{u.op.name} in the local view",  # no moves but COLLECTIVEs
+}  # fmt: skip
 
 
 def check_graph(root: UOp, stage: str) -> None:
