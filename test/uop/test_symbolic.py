@@ -110,6 +110,17 @@ def test_a_wrong_division_rule_would_show():
   assert evaluate(u, {a: 1, b: 9}) == 1 != 1 // 2 and wrong == 4
 
 
+def test_the_bounds_of_an_unsigned_index_hold_what_it_wraps_to():
+  """An index is signed, so that the greatest values of uint64 are negative ones: `0 <= row` is not known to hold.
+  (Mutant: a cast keeps the bounds of what is cast.)"""
+  memory = UOp.new(Ops.PARAM, dtypes.uint64, (), ParamArg(0, 4))
+  row = UOp.new(Ops.LOAD, memory.dtype, (UOp.new(Ops.INDEX, memory.dtype, (memory, UOp.const(dtypes.index, 0))),))
+  row = row.cast(dtypes.index)
+  assert row.vmin <= np.array([2**64 - 1], np.uint64).astype(np.int64).item() <= row.vmax
+  narrow = UOp.variable("n", 0, 2**32 - 1, dtypes.uint32).cast(dtypes.index)
+  assert (narrow.vmin, narrow.vmax) == (0, 2**32 - 1)
+
+
 FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
 
 

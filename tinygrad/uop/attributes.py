@@ -67,7 +67,7 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
     return whole
   (a, b), *rest = [s.bounds for s in u.src]
   c, d = rest[0] if rest else (0, 0)
-  if u.op in (Ops.IDIV, Ops.MOD) and c <= 0 <= d:
+  if (u.op in (Ops.IDIV, Ops.MOD) and c <= 0 <= d) or b >= 1 << 63:  # uint64 wraps
     return whole
   if (f := _MONOTONE.get(u.op) or (_LOGIC.get(u.op) if u.dtype is dtypes.bool else None)) is not None:
     corners = [f(*xs) for xs in itertools.product((a, b), *rest)]
