@@ -96,6 +96,18 @@ def test_scatter():
   close(Tensor.ones(3).scatter(0, Tensor([0, -1]), 5.0), [5.0, 1.0, 5.0])
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int64, np.uint64])
+@pytest.mark.parametrize("reduce", [None, "add", "multiply"])
+def test_scatter_counts_places_in_a_type_that_holds_them(dtype, reduce):
+  """The tensor is longer than a narrow index counts, and its second row, where the index ends, stays as it is."""
+  x, index, src = np.full((2, 300), 3.0, np.float32), np.array([[2, -1, 4]]).astype(dtype), np.array([5.0, 6.0, 7.0])
+  want = x.copy()
+  for i, v in zip(map(int, index[0]), src):
+    if i < 300:  # of an unsigned index -1 is the greatest
+      want[0, i] = {None: v, "add": 3 + v, "multiply": 3 * v}[reduce]
+  close(Tensor(x).scatter(1, Tensor(index), Tensor(src[None].astype(np.float32)), reduce=reduce), want)
+
+
 REDUCES = {"prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}
 
 

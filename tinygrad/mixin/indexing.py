@@ -334,10 +334,8 @@ class Indexing(Reduce):
       fix = f"src.cast({self.dtype!r})"
       mismatch("scatter", "src must have the tensor's dtype", (self.uop, src.uop), fix, TypeError)
     src = src.shrink([(0, n) for n in index.shape])
-    n = self.shape[dim]
-    wrapped = index.lt(0).where(index.add(n), index)
     grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
-    return wrapped._pad_pairs(grow, -1), src._pad_pairs(grow, 0)
+    return self._linear([index], [self.shape[dim]])._pad_pairs(grow, -1), src._pad_pairs(grow, 0)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`.

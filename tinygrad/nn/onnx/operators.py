@@ -255,7 +255,7 @@ OPS |= {
   "Trilu": lambda x, k=0, upper=1: x.triu(one(k)) if upper else x.tril(one(k)),
   "Expand": lambda x, shape: x.expand(numpy.broadcast_shapes(x.shape, tuple(shape))),
   "Gather": lambda x, indices, axis=0: along(x, axis, indices),
-  "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
+  "GatherElements": lambda x, i, axis=0: x.gather(axis, i),
   "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
   "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),
   "ReduceProd": partial(_reduce, Tensor.prod),
