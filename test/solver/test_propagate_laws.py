@@ -299,6 +299,13 @@ def test_a_value_that_is_not_where_its_hint_has_it_and_stays_is_noticed(monkeypa
   assert broken("cuts", (1301125,))
 
 
+def test_memory_that_does_not_follow_what_has_come_to_be_is_noticed(monkeypatch):
+  """(Mutant: what nothing has cut when its hints were told stays whole.)"""
+  assert check(1503473, "stated") == ""
+  monkeypatch.setattr(graph, "is_uncut", lambda dims: False)
+  assert broken("stated", (1503473,))
+
+
 def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
   """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
   monkeypatch.setattr(graph, "earliest", lambda hints, order, most: {u for u in hints if u.src[0] not in hints})

@@ -129,18 +129,24 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
 
 def restated(found: Answer, made: Mapping[UOp, UOp], nodes: Iterable[UOp], policy: Policy = DEFAULT) -> Answer:
   """The answer with these values said to be where they have come to be, before all else, that are of no group: others
-  follow from that, and not from which of several hints was needed for it."""
+  follow from that, and not from which of several hints was needed for it. So does memory that nothing has cut."""
   asked, first = found.asked, found.solution
   hints, told = list(asked.problem.hints), dict[int, dict[int, Told]]()
   grouped = {v for group in asked.problem.groups for v in group}
+  memory = set(asked.leaves)
   for u in nodes:
     if (
       (v := asked.number.get(u)) is not None and v not in grouped and (dims := cuts_on(made[u], asked.mesh)) is not None
     ):
-      hints[v] = Hint.of(asked.mesh, dims, (False,) * len(dims))
+      hints[v] = Hint.of(asked.mesh, dims, (u in memory and is_uncut(dims),) * len(dims))
       known = first.hints[v]
       told[v] = first.told[v] if known is not None and known.dims == dims else {}
   return Answer(asked, solve(replace(asked.problem, hints=hints), policy, told), met=found.met)
+
+
+def is_uncut(dims: Sequence[Axes]) -> bool:
+  """Whether nothing cuts a value."""
+  return not any(dims)
 
 
 def ends(asked: Asked) -> Iterable[UOp]:
