@@ -421,7 +421,7 @@ ROWS: tuple[Row, ...] = (
   # -------- one operand
   *unary(EXACT, neg=np.negative, square=np.square, __neg__=np.negative, contiguous=np.array, clone=np.array),
   *unary(EXACT, detach=np.array, contiguous_backward=np.array),
-  *unary(KINK, abs=np.abs, relu=lambda x: np.maximum(x, 0), relu6=lambda x: np.clip(x, 0, 6)),
+  *unary(KINK, abs=np.abs, __abs__=np.abs, relu=lambda x: np.maximum(x, 0), relu6=lambda x: np.clip(x, 0, 6)),
   *unary(STEP, sign=np.sign),
   *unary(STEP, eighth, floor=np.floor, ceil=np.ceil, trunc=np.trunc, round=np.round),
   *unary(SMOOTH, positive, reciprocal=np.reciprocal, sqrt=np.sqrt, rsqrt=lambda x: 1 / np.sqrt(x)),
