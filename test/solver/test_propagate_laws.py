@@ -306,19 +306,6 @@ def test_memory_that_does_not_follow_what_has_come_to_be_is_noticed(monkeypatch)
   assert broken("stated", (1503473,))
 
 
-def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
-  """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
-  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: {u for u in hints if u.src[0] not in hints})
-  assert broken("stated", (714996,))
-
-
-def test_a_hint_that_comes_to_count_beside_what_it_follows_from_is_noticed(monkeypatch):
-  """(Mutant: two at once, however few count.)"""
-  some = graph.earliest
-  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order, 2))
-  assert broken("stated", (714996,))
-
-
 def test_hints_that_come_to_count_by_depth_alone_are_noticed(monkeypatch):
   """(Mutant: what says more does not wait for what says less.)"""
   monkeypatch.setattr(graph, "earliest", by_depth_alone)
