@@ -297,9 +297,12 @@ class Elementwise(Movement):
     wide = x._wide()
     x, y = x.cast(wide), y.cast(wide)
     rest = x.fmod(y)
-    below = rest.ne(0).bitwise_and(rest.lt(0).ne(y.lt(0)))
-    whole = x.sub(rest).div(y).round().sub(below.cast(wide))
+    whole = x.sub(rest).div(y).round().sub(rest._is_against(y).cast(wide))
     return y.eq(0).where(self, whole.cast(self.dtype))
+
+  def _is_against(self, divisor: Self) -> Self:
+    """Whether a remainder has the other sign than its divisor."""
+    return self.ne(0).bitwise_and(self.lt(0).ne(divisor.lt(0)))
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %.
@@ -313,7 +316,7 @@ class Elementwise(Movement):
     if not dtypes.is_float(a.dtype):
       return self._integer_binary(Ops.MOD, x, "mod", reverse)
     divisor, rest = self._wrap(b), self._wrap(a).fmod(self._wrap(b))
-    return rest.ne(0).bitwise_and(rest.lt(0).ne(divisor.lt(0))).where(rest.add(divisor), rest)
+    return rest._is_against(divisor).where(rest.add(divisor), rest)
 
   def fmod(self, x: Any) -> Self:
     """The remainder with the sign of the dividend, as C's fmod: exact of float32 where |x / y| < 2**29 and the device

@@ -24,8 +24,7 @@ from tinygrad.uop import UOp, render_shape
 class Automatic:
   """What was chosen for a graph. It prints as a table: of each input and weight its placement, the bytes that a device
   holds of it, those that a device receives in a run for its sake (it itself, and its gradient), and what the next best
-  placement would take besides; then what is received for all else, the totals, and what is computed
-  again."""
+  placement would take besides; then what is received for all else, the totals, and what is computed again."""
 
   answer: Answer
   program: Program

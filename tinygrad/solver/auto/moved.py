@@ -51,8 +51,7 @@ class Moved:
 
   @functools.cached_property
   def by_memory(self) -> dict[UOp | None, float]:
-    """The bytes for the sake of each buffer; None: of values between, that are of
-    no single one."""
+    """The bytes for the sake of each buffer; None: of values between, that are of no single one."""
     order, moves = self.moves()
     shown, updated, found = shown_memory(order), updated_memory(order), dict[UOp | None, float]()
     for u, nbytes in moves:
