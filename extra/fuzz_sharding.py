@@ -188,8 +188,8 @@ def shrink(case: Case, failure: Failure, seconds: float = SHRINK_SECONDS) -> tup
 # ---------------------------------------------------------------- printing
 
 
-def code(x: Any, name: dict[UOp, str]) -> str:
-  """Python that evaluates to `x`."""
+def code(x: Any, name: dict[Any, str]) -> str:
+  """Python that evaluates to `x`; the classes that it names are added to `name`, which has the nodes' names."""
   match x:
     case UOp():
       return name[x]
@@ -200,7 +200,7 @@ def code(x: Any, name: dict[UOp, str]) -> str:
     case DType():
       return f"dtypes.{x.name}"
     case enum.Enum():
-      return f"{type(x).__name__}.{x.name}"
+      return f"{named(type(x), name)}.{x.name}"
     case OwnRules():  # derivatives are a part of the program already
       return "None"
     case tuple():
@@ -210,22 +210,18 @@ def code(x: Any, name: dict[UOp, str]) -> str:
     case np.ndarray():
       return f"np.array({x.tolist()}, to_numpy_dtype(dtypes.{x.dtype.name})).reshape({x.shape})"
     case _ if dataclasses.is_dataclass(x):
-      return f"{type(x).__name__}({', '.join(code(getattr(x, f.name), name) for f in dataclasses.fields(x))})"
+      return f"{named(type(x), name)}({', '.join(code(getattr(x, f.name), name) for f in dataclasses.fields(x))})"
   return repr(x)
+
+
+def named(cls: type, name: dict[Any, str]) -> str:
+  return name.setdefault(cls, cls.__name__)
 
 
 def program_text(case: Case) -> str:
   """The case as a program that raises AssertionError as long as it fails."""
-  name: dict[UOp, str] = {}
-  lines = [
-    "import numpy as np",
-    "from extra.fuzz_sharding import Case, attempt",
-    "from tinygrad.device import Mesh, Partial, Sharding, SubAxis",
-    "from tinygrad.dtype import dtypes, to_numpy_dtype",
-    "from tinygrad.uop import Move, Ops, UOp",
-    "",
-    "content = {}",
-  ]
+  name: dict[Any, str] = {}
+  lines = ["content = {}"]
 
   def define(u: UOp) -> None:
     if u in name:
@@ -246,7 +242,15 @@ def program_text(case: Case) -> str:
   settings = ", ".join(f"{n}={getattr(case, n)}" for n in names)
   lines.append(f"failure = attempt(Case({code(case.roots, name)}, content, {code(case.mesh, name)}, {settings}))")
   lines.append("assert failure is None, failure.text")
-  return "\n".join(lines) + "\n"
+  imports = [
+    "import numpy as np",
+    "from extra.fuzz_sharding import Case, attempt",
+    "from tinygrad.device import Mesh, Sharding",
+    "from tinygrad.dtype import dtypes, to_numpy_dtype",
+    "from tinygrad.uop import Ops, UOp",
+    *(f"from {x.__module__} import {x.__name__}" for x in name if isinstance(x, type)),
+  ]
+  return "\n".join([*imports, "", *lines]) + "\n"
 
 
 # ---------------------------------------------------------------- the run

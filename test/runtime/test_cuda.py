@@ -682,6 +682,18 @@ def test_what_nvrtc_says_of_a_kernel_that_is_wrong():
     cuda.compile_source("__global__ void fine() { }", "fine", "sm_9")
 
 
+@pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
+def test_nvrtc_writes_its_log_into_memory_that_nothing_else_has(monkeypatch):
+  """It writes into bytes: a log of one byte in the one object b" " of the process once made it b"\\0" everywhere."""
+  nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+  logs, get = [], nvrtc.nvrtcGetProgramLog
+  monkeypatch.setattr(nvrtc, "nvrtcGetProgramLog", lambda program, log: logs.append(log) or get(program, log))
+  for _ in range(2):
+    assert cuda.compiled_anew('extern "C" __global__ void k() { }', "k", "sm_90")[1] == ""
+  assert len(logs[0]) == 1 and logs[0] is not logs[1]
+  assert not any(log is bytes([value]) for log in logs for value in range(256))
+
+
 # ---------------------------------------------------------------- kinds of devices
 
 

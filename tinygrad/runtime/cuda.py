@@ -124,7 +124,7 @@ def compiled_anew(source: str, name: str, arch: str) -> tuple[bytes, str]:
   try:
     options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    log = bytes(nvrtc.nvrtcGetProgramLogSize(program)[1])  # written into: b" " * 1 would be the constant itself
     nvrtc.nvrtcGetProgramLog(program, log)
     said = log.decode().rstrip("\0")
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
