@@ -77,3 +77,16 @@ def test_each_device_scatters_into_its_own_rows():
   g = (t[i.int()] * w).sum().gradient(t)[0]
   (u,) = (u for u in localize(UOp.sink(g.uop)).toposort() if u.op is Ops.SCATTER)
   assert u.max_shape == (2, 6)  # of 13 rows on eight devices
+
+
+def test_elements_of_ones_own_rows_by_index_move_nothing():
+  """The other dims of what is picked from are those of the index: no device needs another's rows, nor has its gradient
+  anything for them."""
+  devices = ("CPU:0", "CPU:1")
+  x = Tensor(np.arange(48, dtype=np.float32).reshape(6, 8)).shard(devices, axis=0).realize()
+  index = Tensor(np.arange(-12, 12).reshape(6, 4) % 13 - 5).shard(devices, axis=0).realize()
+  picked = x.gather(1, index)
+  (slope,) = (picked * picked).sum().gradient(x)
+  assert explain(picked).wire == explain(slope).wire == 0
+  assert explain(x.flatten()[index]).wire > 0  # of places in all of it, each device has some
+  np.testing.assert_array_equal(picked.numpy(), np.take_along_axis(x.numpy(), index.numpy() % 8, 1))

@@ -180,8 +180,9 @@ class Indexing(Reduce):
     self._check_index("gather", d, index)
     if not self.ndim:
       return self.reshape(1)._rows(index.reshape(1)).reshape(())
-    places = [index if i == d else self.arange(n)._lined(i, self.ndim) for i, n in enumerate(index.shape)]
-    return self.flatten()._rows(self._linear(places, self.shape))
+    table = self.shrink([(0, n if i == d else m) for i, (n, m) in enumerate(zip(self.shape, index.shape))])
+    table, rows = table.transpose(d, -1), self._linear([index], [self.shape[d]]).transpose(d, -1)
+    return self._new(table.uop.gather(rows.uop, self.ndim - 1)).transpose(d, -1)
 
   def _check_index(self, name: str, dim: int, index: Self) -> None:
     others = [(n, m) for i, (n, m) in enumerate(zip(self.shape, index.shape)) if i != dim]
