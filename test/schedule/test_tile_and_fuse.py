@@ -195,6 +195,41 @@ def test_half_precision_and_gathered_rows():
   same(lambda: [x.cast(dtypes.bfloat16).softmax().float()], atol=2e-2)
 
 
+def put_where(m, per_row, columns):
+  """Elements put at places of their rows, the last of several staying, and by numpy, one after the other."""
+  x, at = rng.standard_normal((m, columns), dtype=np.float32), rng.integers(-columns, columns, (m, per_row))
+  values, want = rng.standard_normal((m, per_row), dtype=np.float32), x.copy()
+  for i, j in np.ndindex(at.shape):
+    want[i, at[i, j]] = values[i, j]
+  tensors = [Tensor(y).realize() for y in (x, at, values)]
+  return lambda: [tensors[0].scatter(1, *tensors[1:])], want
+
+
+def test_what_is_put_in_a_row_is_there_when_it_is_read(fresh):
+  """A step is counted for each update, not for each update and place: that would be too much work to share rows."""
+  make, want = put_where(64, 700, 1000)
+  np.testing.assert_array_equal(make()[0].numpy(), want)
+  assert kernels(make) == (1, 0)
+  dense = row_groups.work
+  fresh.setattr(row_groups, "work", lambda store, by_index=False: dense(store))
+  assert kernels(make)[0] == 2
+
+
+def test_rows_that_are_put_into_stay_in_the_cache():
+  """Not all rows are one block: only places within a row are, since each block of these goes through all updates."""
+  rows, columns = 4000, 4096
+  row, place, update = loop(rows, 0), loop(columns, 1), loop(300, 2, AxisKind.REDUCE)
+  mine, none, index = own_memory(-1, 1), UOp.const(dtypes.index, 0), own_memory(1, rows * 300, dtypes.int32)
+  goes = of(Ops.CAST, loaded(index, row * 300 + update), dtype=dtypes.index)
+  value = of(Ops.ONE_HOT, goes, place, loaded(own_memory(2, 300), update), arg=Ops.MAX)
+  most = put(mine, none, UOp.new(Ops.FOLD, dtypes.float32, (value, update), Ops.MAX), row, place)
+  read = put(own_memory(0, rows * columns), row * columns + place, loaded(mine, none), row, place)
+  target = Device["CPU"].target
+  kernel = blocks.block_rows(UOp.sink(most, read), target)
+  (held,) = {u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH}
+  assert 4 * columns <= held <= target.cache and held % (4 * columns) == 0
+
+
 def test_rows_of_a_device(fresh):
   block_bytes(fresh, 1 << 10)
   x = data(24, 40)

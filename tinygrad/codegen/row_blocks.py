@@ -75,12 +75,10 @@ def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]
   return touched
 
 
-def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], target: Target) -> int:
-  """How many rows keep what they touch in the cache; of rows to which updates go by index, each block of which goes
-  through all updates, how many there is memory for."""
+def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], room: int, most: int) -> int:
+  """How many rows, at most, keep what they touch in so much room."""
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
-  by_updates, touched = any(by_index(s.src[1], rows) for s in stores), sum(bytes_of_row(indices(stores), rows).values())
-  room, most = (target.scratch, target.scratch) if by_updates else (target.cache, MOST)
+  touched = sum(bytes_of_row(indices(stores), rows).values())
   return min(max(room // BLOCK_PARTS // max(touched, 1), least), most)
 
 
@@ -92,11 +90,12 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     return kernel
   rows, ids = all_rows(stores), LoopIds(kernel)
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
-  left, sizes = rows_a_block(stores, rows, target), dict[UOp, int]()
+  # a block of rows to which updates go by index goes through all of these, so it is as large as there is memory for
+  places, sizes = {parts[0] for s in stores if (parts := by_index(s.src[1], rows))}, dict[UOp, int]()
   for r in reversed(rows):
-    take = min(left, size(r))
+    room = (target.cache, MOST) if places <= sizes.keys() else (target.scratch, target.scratch)
+    take = min(max(rows_a_block(stores, rows, *room) // prod(sizes.values()), 1), size(r))
     sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
-    left = max(left // sizes[r], 1)
   out, ends = list[UOp](), list[UOp]()
 
   def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges) -> None:

@@ -62,7 +62,7 @@ class Group:
 
 
 def loop_length(r: UOp) -> int:
-  return int(r.src[0].arg)
+  return int(r.src[0].vmax)
 
 
 def is_row_index(x: RowAccess, r: UOp, step: int, n: int) -> bool:
@@ -193,7 +193,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     saved = bytes_saved(a, b, rows)
-    most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
+    most = max((work(g.stores[0], not target.threads) for g in (a, b) if len(g.stores) == 1), default=0)
     streams = most > target.intensity * saved
     if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
       continue
@@ -253,8 +253,10 @@ def row_bytes(group: Group) -> int:
   return sum(per_slot.values())
 
 
-def work(store: UOp) -> int:
-  """Arithmetic operations, roughly: one for each element, two for each step of a reduction."""
-  folds = [u for u in store.toposort() if u.op is Ops.FOLD]
-  steps = 1 + sum(2 * prod(int(r.src[0].vmax) for r in u.src[1:]) for u in folds)
-  return int(steps * prod(int(r.src[0].vmax) for r in store.src[2:]))
+def work(store: UOp, by_index: bool = False) -> int:
+  """Arithmetic operations, roughly: one for each element, two for each step of a reduction; of a SCATTER whose places
+  do not look at every update (`by_index`), two for each of these."""
+  loops, folds = store.src[2:], [u for u in store.toposort() if u.op is Ops.FOLD]
+  at = {u: u.src[0].src[::2] if by_index and u.src[0].op is Ops.ONE_HOT else loops for u in folds}  # a row, a value
+  steps = ((*u.src[1:], *(r for r in loops if any(r in x.loops for x in at[u]))) for u in folds)
+  return int(prod(map(loop_length, loops)) + sum(2 * prod(map(loop_length, over)) for over in steps))
