@@ -107,3 +107,20 @@ def test_a_place_within_a_loop_that_may_not_run_is_none_behind_it():
   source = llvm.render([memory, n, one, r, *within, offsets[2], behind, stores[2]], "kernel").source
   binding.parse_assembly(source).verify()
   assert len(re.findall(r"getelementptr float, ptr %v\d+, i64 %", source)) == 2
+
+
+def test_a_loop_of_at_most_one_iteration_is_a_condition():
+  """It never jumps back, and LLVM has no count to find out: a reduction by index has such a loop for each update."""
+  row, update, at = loop(64, 0), reduce(100, 1), np.arange(100, dtype=np.int64)
+  one = UOp.new(
+    Ops.ONE_HOT,
+    dtypes.int32,
+    (op(Ops.CAST, load(1, at, update), dtype=dtypes.index), row, UOp.const(dtypes.int32, 1)),
+    Ops.ADD,
+  )
+  kernel = sink(store(row, UOp.new(Ops.FOLD, dtypes.int32, (one, update), Ops.ADD), row, size=64))
+  linear = lower_kernel(kernel, Device["CPU"].target)
+  source = llvm.render(linear, "kernel").source
+  binding.parse_assembly(source).verify()
+  loops = [u for u in linear if u.op is Ops.RANGE]
+  assert sum(u.src[0].op is Ops.CONST for u in loops) == len(re.findall(r"\.more = icmp", source)) == len(loops) - 1

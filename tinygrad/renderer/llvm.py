@@ -118,6 +118,12 @@ def is_dot_alone(u: UOp, i: int) -> bool:
   return all(s.op is Ops.CONST and s.arg == 0 for s in start)
 
 
+def perhaps_once(end: UOp) -> UOp | None:
+  """The condition on which a loop has its one iteration, if it has no more."""
+  once = end.op is Ops.WHERE and all(x.op is Ops.CONST for x in end.src[1:]) and [x.arg for x in end.src[1:]] == [1, 0]
+  return end.src[0] if once else None
+
+
 class LLVMRenderer:
   """Renders one kernel."""
 
@@ -203,10 +209,13 @@ class LLVMRenderer:
         self.range(u)
       case Ops.ENDRANGE:
         r = self.names[u.src[0]]
-        tag, end = r[2:], self.operand(u.src[0].src[0])
-        self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
-        self.body += [f"  {r}.more = icmp ult i64 {r}.next, {end}"]
-        self.body += [f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
+        tag, end = r[2:], u.src[0].src[0]
+        if perhaps_once(end) is None:
+          self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
+          self.body += [f"  {r}.more = icmp ult i64 {r}.next, {self.operand(end)}"]
+          self.body += [f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
+        else:
+          self.body += [f"  br label %exit{tag}", f"exit{tag}:"]
         self.names.close()
         self.bytes.close()
         self.bases.pop()
@@ -229,13 +238,15 @@ class LLVMRenderer:
   def range(self, u: UOp) -> None:
     self.names[u] = r = self.fresh()
     tag, end = r[2:], u.src[0]
+    once = perhaps_once(end)
     if end.op is Ops.CONST and end.arg > 0:
       self.body.append(f"  br label %pre{tag}")
     else:
-      some = self.ins(f"icmp sgt i64 {self.operand(end)}, 0")
+      some = self.ins(f"icmp sgt i64 {self.operand(end)}, 0") if once is None else self.operand(once)
       self.body.append(f"  br i1 {some}, label %pre{tag}, label %exit{tag}")
     self.body += [f"pre{tag}:", f"  br label %body{tag}", f"body{tag}:"]
-    self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ], [ {r}.next, %latch{tag} ]")
+    more = f", [ {r}.next, %latch{tag} ]" if once is None else ""
+    self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ]{more}")
     self.names.open()
     self.bytes.open()
     self.bases.append({})
