@@ -116,6 +116,40 @@ def test_remainders_and_whole_quotients_of_floats_are_numpys(greatest):
   assert greatest < 1e6 or (np.floor(x / y) != exact).any()  # the quotient as it is rounded is another
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("greatest", [1e2, 1e4, 1e9, 1e15])
+def test_remainders_in_a_type_that_nothing_is_wider_than_are_numpys(greatest, dtype):
+  """The whole quotient times the divisor is exact in parts; where x / y rounds up to a whole, the sign was the other."""
+  numbers = np.random.default_rng(0)
+  greatest = min(greatest, float(np.finfo(dtype).max) / 8)
+  x = (numbers.standard_normal(4000) * greatest).astype(dtype)
+  y = (numbers.uniform(0.5, 3, 4000) * numbers.choice([-1, 1], 4000)).astype(dtype)
+  x[:2000] = (np.round(x[:2000] / y[:2000]) * y[:2000]).astype(dtype)  # where the quotient is nearly whole
+  assert Tensor(x).fmod(Tensor(y)).numpy().tolist() == np.fmod(x, y).tolist()
+  assert (Tensor(x) % Tensor(y)).numpy().tolist() == (x % y).tolist()
+  naive = x - np.trunc(x / y) * y
+  assert dtype is np.float16 or (naive != np.fmod(x, y)).any()
+
+
+def test_remainders_of_float64_have_the_gradients_of_what_is_subtracted():
+  """d fmod(x, y) = dx - trunc(x / y) dy, also where x / y rounds up to the next whole."""
+  x, y = Tensor(np.array([7.0, -7.0, 1e16, 1.0])), Tensor(np.array([2.0, 2.0, 7.0, 0.1]))
+  gx, gy = x.fmod(y).sum().gradient(x, y)
+  assert gx.tolist() == [1.0] * 4 and gy.tolist() == [-3.0, 3.0, -float(10**16 // 7), -9.0]
+
+
+def test_lerp_ends_where_it_should():
+  """At 1 it is the end, whatever was lost of it in end - x; as PyTorch's."""
+  x, end = Tensor([1e8, -1e8, 1.0]), Tensor([1.0, 3.0, 2.0])
+  assert x.lerp(end, 1.0).tolist() == x.lerp(end, Tensor([1.0])).tolist() == [1.0, 3.0, 2.0]
+  assert x.lerp(end, 0.0).tolist() == x.lerp(end, Tensor(0.0)).tolist() == [1e8, -1e8, 1.0]
+  for w in (0.25, 0.75, Tensor(0.25), Tensor(0.75)):
+    a, b, weight = Tensor(3.0), Tensor(5.0), w if isinstance(w, Tensor) else Tensor(w)
+    ga, gb, gw = a.lerp(b, weight).gradient(a, b, weight)
+    assert (ga.item(), gb.item(), gw.item()) == (1 - weight.item(), weight.item(), 2.0)
+    assert a.lerp(b, w).item() == 3 + 2 * weight.item()
+
+
 def test_whole_quotients_of_floats_at_their_ends():
   x = np.array([1.0, 6.0, -1.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.0, -1.0, 1.0], np.float32)
   y = np.array([0.1, 0.2, 0.1, 2, 2, 1, 0.0, 0.0, 0.0, np.inf, -np.inf], np.float32)

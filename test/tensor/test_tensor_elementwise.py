@@ -62,11 +62,12 @@ def test_errors(call, error, message):
 
 
 @pytest.mark.parametrize("divisor", [math.inf, -math.inf, 1e30, -3.0])
-def test_remainders_by_a_divisor_out_of_reach(divisor):
-  x = np.array([1.0, -1.0, 0.0, 1e-30, math.inf, math.nan], np.float32)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_remainders_by_a_divisor_out_of_reach(divisor, dtype):
+  x = np.array([1.0, -1.0, 0.0, 1e-30, math.inf, math.nan], dtype)
   with np.errstate(invalid="ignore"):
-    close(Tensor(x).mod(divisor), np.mod(x, np.float32(divisor)))
-    close(Tensor(x).fmod(divisor), np.fmod(x, np.float32(divisor)))
+    close(Tensor(x).mod(divisor), np.mod(x, dtype(divisor)))
+    close(Tensor(x).fmod(divisor), np.fmod(x, dtype(divisor)))
   close(Tensor(-1.0).mod(leaf := Tensor(3.0)).gradient(leaf)[0], 1.0)  # -floor(x / y)
 
 

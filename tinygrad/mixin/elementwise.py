@@ -320,7 +320,8 @@ class Elementwise(Movement):
 
   def fmod(self, x: Any) -> Self:
     """The remainder with the sign of the dividend, as C's fmod: exact of float32 where |x / y| < 2**29 and the device
-    has float64. Else it is off by as much as x / y times y is rounded.
+    has float64, of float64 where it is below 2**52, of what has no wider type than float32 where it is below 2**23.
+    Else it is off by as much as x / y times y is rounded.
     Shape: `(..), (..) -> (..)`.
 
     Examples:
@@ -329,11 +330,33 @@ class Elementwise(Movement):
     """
     a, b = self._both(x, "fmod")
     kind = a.dtype
-    if dtypes.is_float(kind):
-      wide = a._wide()
-      a, b = a.cast(wide), b.cast(wide)
+    if not dtypes.is_float(kind):
+      return a.sub(a.div(b, rounding_mode="trunc").mul(b))
+    wide = a._wide()
+    a, b = a.cast(wide), b.cast(wide)
     quotient = a.div(b, rounding_mode="trunc")
-    return quotient.eq(0).where(a, a.sub(quotient.mul(b))).cast(kind)  # 0 * inf is nan
+    if kind is not wide and wide is dtypes.float64:  # the product is exact
+      rest = a.sub(quotient.mul(b))
+    else:
+      rest = a._less_product(quotient, b)
+      over = rest._is_against(a)  # x / y was rounded up to this whole
+      rest = over.where(rest.add(quotient.lt(0).where(b.neg(), b)), rest)
+    return quotient.eq(0).where(a, rest).cast(kind)  # 0 * inf is nan
+
+  def _less_product(self, quotient: Self, y: Self) -> Self:
+    """x - q*y for the whole q next to x / y, exact where q has a bit less than the type: q and y are cut into halves
+    whose products are exact, with or without fused multiply-adds (T. J. Dekker, 1971), and so is what is left after
+    each, a multiple of y's last bit."""
+    low = 27 if self.dtype is dtypes.float64 else 12  # bits that q's upper half has not; y's lacks one less
+    q1, y1 = quotient._upper(low), y._upper(low - 1)
+    q0, y0 = quotient.sub(q1), y.sub(y1)
+    return self.sub(q1.mul(y1)).sub(q1.mul(y0)).sub(q0.mul(y1)).sub(q0.mul(y0))
+
+  def _upper(self, low: int) -> Self:
+    """The floats without their last bits, as constants to a gradient."""
+    word = dtypes.uint64 if self.dtype is dtypes.float64 else dtypes.uint32
+    mask = (1 << 8 * word.itemsize) - (1 << low)
+    return self.detach().bitcast(word).bitwise_and(mask).bitcast(self.dtype)
 
   def maximum(self, x: Any) -> Self:
     """The greater of x and y, nan if one is; where they are equal each has half of the derivative.

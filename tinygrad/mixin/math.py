@@ -399,14 +399,18 @@ class Math(Elementwise):
   clip = clamp
 
   def lerp(self, end: Self, weight: Any) -> Self:
-    """x + (end - x)*weight.
+    """x + (end - x)*weight, computed from the nearer end: x where weight is 0, `end` where it is 1, if both are finite.
     Shape: `(..), (..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([0.0, 10.0]).lerp(Tensor([1.0, 20.0]), 0.5).tolist()
       [0.5, 15.0]
     """
-    return self.add(end.sub(self).mul(weight))
+    way = end.sub(self)
+    if isinstance(weight, (int, float)):
+      return self.add(way.mul(weight)) if weight < 0.5 else end.add(way.mul(weight - 1))
+    near = self._wrap(self._lift(weight, "lerp")).lt(0.5)
+    return near.where(self, end).add(way.mul(near.where(weight, -1 + weight)))
 
   # ---- activations
 

@@ -343,7 +343,8 @@ class NN(Linalg):
       at = at.clamp(0, old - 1)
       low = at.floor()
       part = at.sub(low)._lined(dim, self.ndim).cast(x.dtype)
-      x = x._along(dim, low).lerp(x._along(dim, low.add(1).minimum(old - 1)), part)
+      first, second = x._along(dim, low), x._along(dim, low.add(1).minimum(old - 1))
+      x = first.add(second.sub(first).mul(part))
     return x._value()
 
   def _along(self, dim: int, places: Self) -> Self:
