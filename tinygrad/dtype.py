@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, ContextVar, LazyModule, Setting, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, REDUCE_DTYPE, ContextVar, LazyModule, Setting, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -80,6 +80,8 @@ def _default(variable: ContextVar, kind: str, fix: str) -> Setting[DType]:
 class _Settings(type):
   # the types of float creation and of int -> float promotion, and of Python integers
   default_float, default_int = _default(DEFAULT_FLOAT, "floats", "float32"), _default(DEFAULT_INT, "ints", "int32")
+  # what partial sums of half precision are carried in
+  reduce_float = _default(REDUCE_DTYPE, "floats", "float32")
 
 
 class dtypes(metaclass=_Settings):
@@ -187,6 +189,10 @@ bool_type, int_type = bool, int
 dtypes.by_name = {d.name: d for d in (dtypes.void, dtypes.index, *dtypes.all)}
 _ALIASES = {k: v for k, v in vars(dtypes).items() if isinstance(v, DType)}
 DTypeLike = str | DType
+
+
+for _setting in (vars(_Settings)[name] for name in ("default_float", "default_int", "reduce_float")):
+  _setting.variable.refine(_setting.shown)
 
 
 def to_dtype(x: DTypeLike) -> DType:

@@ -50,6 +50,13 @@ def test_gpu_names_run_where_the_environment_says():
   assert run(code, GPU="CPU") == "[2.0, 4.0] Sharding(CPU:0-1: x)"
 
 
+@pytest.mark.parametrize("named", ["FOO", "0", "GPU", "CPU:1"])
+def test_a_gpu_that_is_no_backend_is_said_of_the_environment(named):
+  code = "from tinygrad import *\ntry: Tensor([1.], device='GPU:1')\nexcept DeviceError as e: print(e)"
+  said = run(code, GPU=named)
+  assert f"GPU={named} in the environment: there is no backend {named!r}" in said and "fix: unset GPU, or GPU=CPU" in said
+
+
 def test_the_report_is_a_command_that_warns_of_nothing():
   said = run("-W", "error", "-m", "tinygrad.device", GPU="CPU").splitlines()
   assert said[0].startswith("CPU   yes") and said[-1] == "GPU   CPU"

@@ -2,6 +2,11 @@
 helps.
 """
 
+import os
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -203,19 +208,33 @@ def test_unknown_context_variables_are_named():
 
 
 @pytest.mark.parametrize(
-  ("key", "value"), [("DEFAULT_FLOAT", "float99"), ("DEFAULT_FLOAT", "int32"), ("DEFAULT_INT", "half")]
+  ("key", "value"),
+  [
+    ("DEFAULT_FLOAT", "float99"),
+    ("DEFAULT_FLOAT", "int32"),
+    ("DEFAULT_INT", "half"),
+    ("REDUCE_DTYPE", "foo"),
+    ("REDUCE_DTYPE", "int32"),
+  ],
 )
-def test_a_default_type_that_is_none_is_named(key, value):
-  kind, make = ("floats", lambda: Tensor.rand(2)) if key == "DEFAULT_FLOAT" else ("ints", lambda: Tensor([1, 2]))
-  with (
-    Context(**{key: value}),
-    pytest.raises(ValueError, match=f"(?s){key}: '{value}' is none of dtypes.{kind}.*fix: "),
-  ):
-    make()
+def test_a_type_of_a_setting_that_is_none_is_named(key, value):
+  """Where it is set: partial sums of halves in integers were wrong without a word."""
+  message = f"{key}: '{value}' is none of dtypes.{'ints' if key == 'DEFAULT_INT' else 'floats'}.*fix: {key}="
+  with pytest.raises(ValueError, match=f"(?s){message}"):
+    Context(**{key: value})
+  code = "import tinygrad"
+  said = subprocess.run([sys.executable, "-c", code], env={**os.environ, key: value}, capture_output=True, text=True)
+  assert re.search(message, said.stderr, re.DOTALL), said.stderr
   before = dtypes.default_float
   with pytest.raises(ValueError, match="fix: "):
     dtypes.default_float = dtypes.int32
   assert dtypes.default_float is before
+
+
+@pytest.mark.parametrize("key", ["DEBUG", "BEAM", "SPEC", "BEAM_SECONDS"])
+def test_a_setting_that_is_no_number_is_named(key):
+  with pytest.raises(ValueError, match=f"(?s){key}='2' is no number.*fix: {key}="):
+    Context(**{key: "2"})
 
 
 def test_after_an_error_everything_goes_on():

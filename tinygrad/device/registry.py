@@ -86,7 +86,10 @@ class _Devices:
 
   def _resolve_gpu(self) -> str:
     if (named := SIMULATED or os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
-      return named.upper()
+      if (kind := named.upper()) not in backends():
+        fix = "unset GPU, or GPU=CPU, which runs GPU examples on the CPU"
+        refuse(f"GPU={named} in the environment: there is no backend {kind!r}", fix, error=DeviceError)
+      return kind
     faults = []
     for kind in GPUS:
       if not isinstance(found := self._attempt(kind), str):

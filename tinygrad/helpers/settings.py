@@ -44,7 +44,7 @@ class ContextVar:
   """
 
   all: ClassVar[dict[str, ContextVar]] = {}
-  __slots__ = ("key", "shapes", "value")
+  __slots__ = ("check", "default", "key", "shapes", "value")
 
   def __init__(self, key: str, default_value: Any, shapes: str | None = "graph") -> None:
     if key in ContextVar.all:
@@ -52,10 +52,24 @@ class ContextVar:
     assert shapes is None or shapes in STAGES, shapes
     if isinstance(default_value, tuple) and key in os.environ:
       raise ValueError(f"{key} is no word that the environment can say\n  fix: unset {key}; `with Context({key}=…)`")
-    self.key, self.shapes, self.value = key, shapes, getenv(key, default_value)
+    self.key, self.shapes, self.default = key, shapes, default_value
+    self.check: Callable[[Any], object] = self.of_type
+    self.value = getenv(key, default_value)
     ContextVar.all[key] = self
 
+  def of_type(self, value: Any) -> None:
+    """ValueError for what is no number, where the default is one."""
+    if isinstance(self.default, (int, float)) and not isinstance(value, (int, float)):
+      raise ValueError(f"{self.key}={value!r} is no number\n  fix: {self.key}={self.default}, or leave it out")
+
+  def refine(self, check: Callable[[Any], object]) -> None:
+    """`check` raises for a value that this variable cannot have; where it is set, and now, if it has one."""
+    check(self.value)
+    self.check = check
+
   def __setattr__(self, name: str, value: Any) -> None:
+    if name == "value":
+      self.check(value)
     object.__setattr__(self, name, value)
     if name == "value" and self.shapes is not None:
       _in_force.clear()
@@ -110,7 +124,7 @@ class Setting(Generic[T]):
 
 
 class Context(contextlib.ContextDecorator):
-  """`with Context(DEBUG=2): ...` sets context variables for a block; unknown names raise. With PROFILE=1, the block's
+  """`with Context(DEBUG=2): ...` sets context variables for a block; what is none raises, name or value. With PROFILE=1, the block's
   trace is written when it ends.
 
   Examples:
@@ -127,6 +141,8 @@ class Context(contextlib.ContextDecorator):
     unknown = [k for k in settings if k not in ContextVar.all]
     if unknown:
       raise ValueError(f"unknown context variable {unknown[0]!r}; known: {', '.join(sorted(ContextVar.all))}")
+    for k, v in settings.items():
+      ContextVar.all[k].check(v)
     self.settings = settings
     self.saved: list[tuple[dict[str, Any], list[Callable[[], None]]]] = []
 

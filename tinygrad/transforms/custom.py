@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad.device import device_set
 from tinygrad.dtype import DType, to_dtype
-from tinygrad.helpers import PROCESS, REDUCE_DTYPE
+from tinygrad.helpers import PROCESS
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
@@ -138,7 +138,7 @@ def build_custom(op: RuledOp, src: Nodes) -> UOp:
   holes = holes_like(src)
   dtype, used = op.trace(holes, None).dtype, operands_used(op, holes)
   src = tuple([s if i in used else UOp.const(s.dtype, 0).broadcast_to(s.shape) for i, s in enumerate(src)])
-  wide = to_dtype(REDUCE_DTYPE.value)
+  wide = dtypes.reduce_float
   if dtype in HALVES and (op.by is Ops.ADD or op.by is Ops.MUL) and op.rule.contracted(op.result):
     return UOp.build(Ops.CUSTOM, wide, src, (op.by, dataclasses.replace(op, wide=wide))).cast(dtype)
   return UOp.build(Ops.CUSTOM, dtype, src, (op.by or Ops.ADD, op))

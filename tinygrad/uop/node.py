@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, VIZ, exact, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, SPEC, VIZ, exact, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
@@ -371,7 +371,7 @@ class UOp:
     d = self.device
     if self.dtype in HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
       # parts of a half are carried in a wider type, so that sharding loses neither range nor precision
-      wide = self.cast(to_dtype(REDUCE_DTYPE.value))
+      wide = self.cast(dtypes.reduce_float)
       return UOp.build(Ops.REDUCE, wide.dtype, (wide,), (op, axes)).cast(self.dtype)
     return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes))
 
@@ -440,7 +440,7 @@ class UOp:
     arg = (op, as_dims((n,))[0], batch)
     cut = [(d, i) for d in (self.device, index.device) for i in range(batch, index.ndim) if isinstance(d, Sharding)]
     if self.dtype in HALVES and op in (Ops.ADD, Ops.MUL):  # what is added to, in memory, is not rounded each time
-      wide = self.cast(to_dtype(REDUCE_DTYPE.value) if any(d.cut(i) for d, i in cut) else dtypes.float32)
+      wide = self.cast(dtypes.reduce_float if any(d.cut(i) for d, i in cut) else dtypes.float32)
       return UOp.build(Ops.SCATTER, wide.dtype, (index, wide), arg).cast(self.dtype)
     return UOp.build(Ops.SCATTER, self.dtype, (index, self), arg)
 
