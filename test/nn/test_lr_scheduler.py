@@ -14,7 +14,7 @@ from tinygrad.nn.lr_scheduler import (
   OneCycleLR,
   ReduceLROnPlateau,
 )
-from tinygrad.nn.optim import SGD
+from tinygrad.nn.optim import SGD, OptimizerGroup
 
 RATE = 0.5
 
@@ -142,8 +142,71 @@ def test_errors():
     OneCycleLR(optimizer(), 1.0, 4, 10, 9, 0.3, "square")
   with pytest.raises(ValueError, match="momentum is not cycled"):
     OneCycleLR(optimizer(), 1.0, 4, 10, 9, 0.3, cycle_momentum=True)
-  with pytest.raises(ValueError, match="mode 'up'"):
+  with pytest.raises(ValueError, match="(?s)mode 'up'.*fix: "):
     ReduceLROnPlateau(optimizer(), "up")
+
+
+OUT_OF_RANGE = [
+  (lambda o: MultiStepLR(o, 3), r"(?s)MultiStepLR: milestones=3.*fix: \[3\]"),
+  (lambda o: MultiStepLR(o, [3], -1.0), "MultiStepLR: gamma=-1.0"),
+  (lambda o: CosineAnnealingLR(o, 0), "CosineAnnealingLR: T_max=0"),
+  (lambda o: CosineAnnealingLR(o, 2, -1.0), "CosineAnnealingLR: eta_min=-1.0"),
+  (lambda o: CosineAnnealingLRWithWarmup(o, 1.0, 0.0, -1, 2), "CosineAnnealingLRWithWarmup: warmup_steps=-1"),
+  (lambda o: CosineAnnealingLRWithWarmup(o, float("nan"), 0.0, 1, 2), "CosineAnnealingLRWithWarmup: base_lr=nan"),
+  (lambda o: OneCycleLR(o, 1.0, 0, 10, 9, 0.3), "OneCycleLR: div_factor=0"),
+  (lambda o: OneCycleLR(o, 1.0, 4, 0, 9, 0.3), "OneCycleLR: final_div_factor=0"),
+  (lambda o: OneCycleLR(o, -1.0, 4, 10, 9, 0.3), "OneCycleLR: max_lr=-1.0"),
+  (lambda o: OneCycleLR(o, 1.0, 4, 10, 0, 0.3), "OneCycleLR: total_steps=0"),
+  (lambda o: OneCycleLR(o, 1.0, 4, 10, 9, 3), "OneCycleLR: pct_start=3"),
+  (lambda o: ReduceLROnPlateau(o, factor=1.5), "ReduceLROnPlateau: factor=1.5"),
+  (lambda o: ReduceLROnPlateau(o, patience=-1), "ReduceLROnPlateau: patience=-1"),
+  (lambda o: ReduceLROnPlateau(0.5), "ReduceLROnPlateau: .*float.*optimizer"),
+  (lambda o: LambdaLR(o, 0.5), "LambdaLR: lr_lambda=0.5"),
+  (lambda o: LambdaLR([Tensor([1.0])], lambda n: n), "LambdaLR: .*list.*optimizer"),
+  (lambda o: LRSchedulerGroup(), "LRSchedulerGroup"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), OUT_OF_RANGE, ids=[m for _, m in OUT_OF_RANGE])
+def test_numbers_out_of_range_are_told_where_they_are_given(make, message):
+  with pytest.raises((ValueError, TypeError), match=f"(?s){message}.*fix: " if "fix" not in message else message):
+    make(optimizer())
+
+
+def test_a_cycle_ends_at_its_least_rate_and_may_begin_at_its_greatest():
+  """It went on below 0; a way up of no step was 0 / 0."""
+  assert rates(OneCycleLR(optimizer(), 1.0, 4, 10, 4, 0.5), 6)[2:] == pytest.approx([0.025] * 4)
+  for anneal in ("linear", "cos"):
+    opt = optimizer()
+    schedule = OneCycleLR(opt, 1.0, 4, 10, 10, 0.1, anneal)
+    assert opt.lr.item() == 1.0 and rates(schedule, 9)[-1] == pytest.approx(0.025)
+    assert rates(OneCycleLR(optimizer(), 1.0, 4, 10, 4, 1.0, anneal), 3)[-1] == 1.0
+
+
+def test_a_warm_up_or_a_decay_of_no_steps():
+  opt = optimizer()
+  schedule = CosineAnnealingLRWithWarmup(opt, 1.0, 0.0, 0, 2)
+  assert [opt.lr.item(), *rates(schedule, 2)] == pytest.approx([0.5, 0.0, 0.0], abs=1e-7)
+  opt = optimizer()
+  schedule = CosineAnnealingLRWithWarmup(opt, 1.0, 0.25, 2, 0)
+  assert [opt.lr.item(), *rates(schedule, 2)] == pytest.approx([0.5, 1.0, 0.25])
+
+
+def test_a_factor_that_is_a_number():
+  assert rates(LambdaLR(optimizer(), lambda n: 0.5), 2) == [RATE / 2] * 2
+
+
+def test_a_schedule_of_a_group_is_all_its_optimizers():
+  """The others kept their rates."""
+  group = OptimizerGroup(optimizer(), optimizer())
+  MultiStepLR(group, [1], 0.5).step()
+  assert [o.lr.item() for o in group.optimizers] == [RATE / 2] * 2
+  plateau = ReduceLROnPlateau(group, patience=0, factor=0.5)
+  for _ in range(2):
+    plateau.step(Tensor(1.0))
+  assert [o.lr.item() for o in group.optimizers] == [RATE / 4] * 2
+  OneCycleLR(group, 1.0, 4, 10, 4, 0.5)
+  assert [o.lr.item() for o in group.optimizers] == [0.25] * 2
 
 
 @pytest.mark.parametrize("places", [("CPU", "CPU:1"), (("CPU:2", "CPU:3"), "CPU")], ids=str)

@@ -255,6 +255,45 @@ def test_errors():
     SGD([])
 
 
+NAN = float("nan")
+OUT_OF_RANGE = [
+  (lambda w: SGD(w, -1.0), "SGD: lr=-1.0"),
+  (lambda w: SGD(w, NAN), "SGD: lr=nan"),
+  (lambda w: SGD(w, "fast"), "SGD: lr='fast'"),
+  (lambda w: SGD(w, None), "SGD: lr=None"),
+  (lambda w: SGD(w, [0.5, 0.25]), "SGD: lr="),
+  (lambda w: SGD(w, momentum=-0.5), "SGD: momentum=-0.5"),
+  (lambda w: SGD(w, weight_decay=-1), "SGD: weight_decay=-1"),
+  (lambda w: LARS(w, tcoef=-1), "LARS: tcoef=-1"),
+  (lambda w: Muon(w, ns_steps=-1), "Muon: ns_steps=-1"),
+  (lambda w: Adam(w, b1=1.0), r"Adam: b1=1.0 .*\[0, 1\)"),
+  (lambda w: Adam(w, b2=1.5), "Adam: b2=1.5"),
+  (lambda w: AdamW(w, b1=-0.1), "AdamW: b1=-0.1"),
+  (lambda w: Adam(w, eps=-1e-8), "Adam: eps=-1e-08"),
+  (lambda w: AdamW(w, weight_decay=-0.01), "AdamW: weight_decay=-0.01"),
+  (lambda w: LAMB(w, weight_decay=NAN), "LAMB: weight_decay=nan"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), OUT_OF_RANGE, ids=[m for _, m in OUT_OF_RANGE])
+def test_numbers_out_of_range_are_told_where_they_are_given(make, message):
+  """They trained upwards, or to nan, without a word."""
+  with pytest.raises((ValueError, TypeError), match=f"(?s){message}.*fix: "):
+    make([Tensor([1.0])])
+
+
+def test_a_rate_that_is_none_is_told_where_it_is_set():
+  opt = SGD([Tensor([1.0])], Tensor(0.5))
+  for rate in (-1.0, NAN, "fast"):
+    with pytest.raises(ValueError, match=f"(?s)SGD: lr={rate!r}.*fix: "):
+      opt.lr = rate
+  assert opt.lr.tolist() == [0.5]
+  opt.lr = 0
+  assert opt.lr.tolist() == [0.0]
+  with pytest.raises(ValueError, match="(?s)OptimizerGroup.*fix: "):
+    OptimizerGroup()
+
+
 def test_training_a_layer_lowers_the_loss():
   Tensor.manual_seed(0)
   model = nn.Linear(4, 2)

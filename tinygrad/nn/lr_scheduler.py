@@ -7,11 +7,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.optim import Optimizer
+from tinygrad.nn.optim import Optimizer, check_number
 from tinygrad.tensor import Tensor
+
+
+def check_optimizer(owner: object, optimizer: object) -> None:
+  """TypeError for what is none."""
+  if not isinstance(optimizer, Optimizer):
+    problem = f"{type(owner).__name__}: a {type(optimizer).__name__} is no optimizer"
+    raise TypeError(f"{problem}\n  fix: give nn.optim.SGD(parameters), or another of nn.optim")
 
 
 class LR_Scheduler:
@@ -29,6 +36,7 @@ class LR_Scheduler:
   """
 
   def __init__(self, optimizer: Optimizer) -> None:
+    check_optimizer(self, optimizer)
     self.optimizer, where = optimizer, optimizer.lr.device
     self.epoch_counter = Tensor([0.0], dtype=dtypes.float32, requires_grad=False).to(where).realize()
     self.base_lr = float(optimizer.lr.item())
@@ -39,8 +47,7 @@ class LR_Scheduler:
   def schedule_step(self) -> list[Tensor]:
     """Assigns the next rate; returns the tensors that changed, none of them realised yet."""
     self.epoch_counter.assign(self.epoch_counter + 1)
-    self.optimizer.lr.assign(self.get_lr().cast(self.optimizer.lr.dtype))
-    return [self.epoch_counter, self.optimizer.lr]
+    return [self.epoch_counter, *self.optimizer.assign_lr(self.get_lr())]
 
   def step(self) -> None:
     changed = self.schedule_step()
@@ -59,6 +66,8 @@ class LRSchedulerGroup:
   """
 
   def __init__(self, *schedulers: LR_Scheduler) -> None:
+    if not schedulers:
+      raise ValueError("an LRSchedulerGroup needs a schedule\n  fix: LRSchedulerGroup(first, second)")
     self.schedulers = schedulers
 
   def schedule_step(self) -> list[Tensor]:
@@ -85,11 +94,13 @@ class LambdaLR(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, lr_lambda) -> None:  # type: ignore[no-untyped-def]
     super().__init__(optimizer)
+    if not callable(lr_lambda):
+      raise TypeError(f"LambdaLR: lr_lambda={lr_lambda!r} is no function of the steps taken\n  fix: lambda n: 0.9**n")
     self.lr_lambda = lr_lambda
 
   def get_lr(self) -> Tensor:
-    result: Tensor = self.lr_lambda(self.epoch_counter) * self.base_lr
-    return result
+    factor = self.lr_lambda(self.epoch_counter)
+    return (factor if isinstance(factor, Tensor) else Tensor([float(factor)])) * self.base_lr
 
 
 class MultiStepLR(LR_Scheduler):
@@ -108,6 +119,10 @@ class MultiStepLR(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
     super().__init__(optimizer)
+    check_number(self, "[0, inf)", 0.1, gamma=gamma)
+    if not isinstance(milestones, Iterable):
+      problem = f"MultiStepLR: milestones={milestones!r} is no list of numbers of steps"
+      raise TypeError(f"{problem}\n  fix: [{milestones}]")
     self.milestones, self.gamma = sorted(milestones), gamma
 
   def get_lr(self) -> Tensor:
@@ -133,6 +148,8 @@ class CosineAnnealingLR(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
     super().__init__(optimizer)
+    check_number(self, "[1, inf)", 100, T_max=T_max)
+    check_number(self, "[0, inf)", 0, eta_min=eta_min)
     self.T_max, self.eta_min = T_max, eta_min
 
   def get_lr(self) -> Tensor:
@@ -156,12 +173,14 @@ class CosineAnnealingLRWithWarmup(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, base_lr: float, end_lr: float, warmup_steps: int, decay_steps: int) -> None:
     super().__init__(optimizer)
+    check_number(self, "[0, inf)", 0.001, base_lr=base_lr, end_lr=end_lr)
+    check_number(self, "[0, inf)", 100, warmup_steps=warmup_steps, decay_steps=decay_steps)
     self.base_lr, self.end_lr, self.warmup_steps, self.decay_steps = base_lr, end_lr, warmup_steps, decay_steps
-    self.optimizer.lr.assign(self.get_lr()).realize()
+    self.optimizer.lr = self.get_lr()
 
   def get_lr(self) -> Tensor:
-    warm = (self.epoch_counter + 1) * (self.base_lr / self.warmup_steps)
-    part = ((self.epoch_counter + 1 - self.warmup_steps) / self.decay_steps).clamp(0, 1)
+    warm = (self.epoch_counter + 1) * (self.base_lr / max(self.warmup_steps, 1))
+    part = ((self.epoch_counter + 1 - self.warmup_steps) / max(self.decay_steps, 1)).clamp(0, 1)
     decayed = self.end_lr + (self.base_lr - self.end_lr) * ((part * math.pi).cos() + 1) * 0.5
     return (self.epoch_counter < self.warmup_steps).where(warm, decayed)
 
@@ -197,14 +216,20 @@ class OneCycleLR(LR_Scheduler):
       raise ValueError(f"OneCycleLR: unknown anneal_strategy {anneal_strategy!r}\n  fix: use 'linear' or 'cos'")
     if cycle_momentum:
       raise ValueError("OneCycleLR: the momentum is not cycled here\n  fix: cycle_momentum=False")
+    check_number(self, "[0, inf)", 0.001, max_lr=max_lr)
+    check_number(self, "(0, inf)", 10, div_factor=div_factor, final_div_factor=final_div_factor)
+    check_number(self, "[1, inf)", 100, total_steps=total_steps)
+    check_number(self, "[0, 1]", 0.3, pct_start=pct_start)
     self.first, self.most, self.least = max_lr / div_factor, max_lr, max_lr / div_factor / final_div_factor
     self.total_steps, self.peak, self.cosine = total_steps, pct_start * total_steps - 1, anneal_strategy == "cos"
-    self.optimizer.lr.assign(self.get_lr()).realize()
+    self.optimizer.lr = self.get_lr()
 
   def get_lr(self) -> Tensor:
-    up = self._between(self.first, self.most, self.epoch_counter / self.peak)
-    down = (self.epoch_counter - self.peak) / (self.total_steps - 1 - self.peak)
-    return (self.epoch_counter <= self.peak).where(up, self._between(self.most, self.least, down))
+    up, down = self.peak, self.total_steps - 1 - self.peak
+    rising = self.epoch_counter / up if up > 0 else 1 + self.epoch_counter
+    falling = ((self.epoch_counter - up) / down).clamp(max_=1) if down > 0 else self.epoch_counter * 0
+    first, then = self._between(self.first, self.most, rising), self._between(self.most, self.least, falling)
+    return (self.epoch_counter <= self.peak).where(first, then)
 
   def _between(self, a: float, b: float, part: Tensor) -> Tensor:
     return a + (b - a) * ((1 - (part * math.pi).cos()) * 0.5 if self.cosine else part)
@@ -231,15 +256,18 @@ class ReduceLROnPlateau:
     threshold: float = 1e-4,
     threshold_mode: str = "rel",
   ) -> None:
+    check_optimizer(self, optimizer)
     if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
-      raise ValueError(
-        f"ReduceLROnPlateau: mode {mode!r} and threshold_mode {threshold_mode!r}: min or max, rel or abs"
-      )
+      problem = f"ReduceLROnPlateau: mode {mode!r} and threshold_mode {threshold_mode!r} are none"
+      raise ValueError(f"{problem}\n  fix: mode='min' or 'max', threshold_mode='rel' or 'abs'")
+    check_number(self, "(0, 1)", 0.1, factor=factor)
+    check_number(self, "[0, inf)", 1, patience=patience, threshold=threshold)
     self.optimizer, self.factor, self.patience = optimizer, factor, patience
     self.sign, self.threshold, self.relative = 1 if mode == "min" else -1, threshold, threshold_mode == "rel"
     self.best, self.bad_epoch = math.inf * self.sign, 0
 
-  def step(self, current: float) -> None:
+  def step(self, current: Tensor | float) -> None:
+    current = float(current)
     step = self.sign * self.threshold
     bound = self.best * (1 - step) if self.relative else self.best - step
     if self.sign * current < self.sign * bound:
@@ -247,5 +275,5 @@ class ReduceLROnPlateau:
     else:
       self.bad_epoch += 1
     if self.bad_epoch > self.patience:
-      self.optimizer.lr.assign(self.optimizer.lr * self.factor).realize()
+      self.optimizer.lr = self.optimizer.lr * self.factor
       self.bad_epoch = 0

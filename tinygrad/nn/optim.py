@@ -1,6 +1,7 @@
 """Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by
 `TinyJit`."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,20 @@ from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
 from tinygrad.uop import describe
+
+
+def check_number(owner: object, span: str, example: float, /, **given: Any) -> None:
+  """ValueError unless all that is given, by name, are numbers in an interval such as "[0, 1)"; not nan. `example` is
+  one that is."""
+  low, high = map(float, span[1:-1].split(","))
+  for name, x in given.items():
+    try:
+      value = math.nan if isinstance(x, str) else float(x)
+    except TypeError:  # None, a list, an array of several
+      value = math.nan
+    if not low <= value <= high or (value == low and span[0] == "(") or (value == high and span[-1] == ")"):
+      problem = f"{type(owner).__name__}: {name}={x!r} is no number in {span}"
+      raise ValueError(f"{problem}\n  fix: {name}={example:g}, or another one in there")
 
 
 class Optimizer:
@@ -48,7 +63,8 @@ class Optimizer:
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
-    vars(self)["lr"] = self._scalar(lr)  # by this name in a state dict
+    check_number(self, "[0, inf)", 0.001, lr=lr)
+    vars(self)["lr"] = self._scalar(float(lr))  # by this name in a state dict
 
   @property
   def lr(self) -> Tensor:
@@ -64,8 +80,20 @@ class Optimizer:
 
   @lr.setter
   def lr(self, rate: Tensor | float) -> None:
-    new = rate.cast(dtypes.float32) if isinstance(rate, Tensor) else rate
-    self.lr.assign(new).realize()
+    if not isinstance(rate, Tensor):  # whose value may be one that a captured step computes
+      check_number(self, "[0, inf)", 0.001, lr=rate)
+    changed = self.assign_lr(rate)
+    changed[0].realize(*changed[1:])
+
+  def assign_lr(self, rate: Tensor | float) -> list[Tensor]:
+    """Assigns the rate; returns the tensors that changed, none of them realised yet.
+
+    Examples:
+      >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5)
+      >>> optimizer.assign_lr(0.25)[0].item()
+      0.25
+    """
+    return [self.lr.assign(rate.cast(dtypes.float32) if isinstance(rate, Tensor) else rate)]
 
   def _scalar(self, value: float) -> Tensor:
     """float32 (1,) in memory, a copy on every device of the optimizer, or of the first parameter."""
@@ -164,6 +192,8 @@ class OptimizerGroup(Optimizer):
   """
 
   def __init__(self, *optimizers: Optimizer) -> None:
+    if not optimizers:
+      raise ValueError("an OptimizerGroup needs an optimizer\n  fix: OptimizerGroup(first, second)")
     self.optimizers = optimizers
     self.params = [p for o in optimizers for p in o.params]
 
@@ -176,6 +206,9 @@ class OptimizerGroup(Optimizer):
   def lr(self, rate: Tensor | float) -> None:
     for o in self.optimizers:
       o.lr = rate
+
+  def assign_lr(self, rate: Tensor | float) -> list[Tensor]:
+    return [t for o in self.optimizers for t in o.assign_lr(rate)]
 
   def __getitem__(self, i: int) -> Optimizer:
     return self.optimizers[i]
@@ -217,6 +250,7 @@ class LARS(Optimizer):
     fused: Any = False,
   ) -> None:
     super().__init__(params, lr, device, fused)
+    check_number(self, "[0, inf)", 0, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps, tcoef=tcoef)
     self.momentum, self.wd, self.tcoef = momentum, weight_decay, tcoef
     self.nesterov, self.classic, self.pre_wd = nesterov, classic, pre_wd
     self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients or ()
@@ -331,6 +365,8 @@ class LAMB(Optimizer):
     fused: Any = False,
   ) -> None:
     super().__init__(params, lr, device, fused)
+    check_number(self, "[0, 1)", 0.9, b1=b1, b2=b2)
+    check_number(self, "[0, inf)", 1e-8, eps=eps, weight_decay=weight_decay)
     self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
     self.b1_t, self.b2_t = self._scalar(1.0), self._scalar(1.0)
     self.m, self.v = self._new_optim_param(), self._new_optim_param()
