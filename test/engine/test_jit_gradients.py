@@ -145,3 +145,31 @@ def test_the_gradient_is_one_tensor_to_which_backward_adds():
   (x * 4).sum().backward()
   assert x.grad is grad and grad.tolist() == [7.0, 7.0]
   assert before.tolist() == [3.0, 3.0] and doubled.tolist() == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("devices", [None, D2], ids=["one", "D2"])
+@pytest.mark.parametrize("result", [lambda y: y, lambda y: y.T, lambda y: (y.sum(), {"y": y})], ids=str)
+def test_the_gradient_that_a_result_does_not_pass_on_is_told_in_every_call(devices, result):
+  """A replay's results were without a note of what they came from: `backward` was silent."""
+  w, other = weight(devices), weight(devices)
+  f = TinyJit(lambda x: result(x @ w))
+  for x in XS[:5]:
+    found = f(Tensor(x).to(devices))
+    y = found[1]["y"] if isinstance(found, tuple) else found
+    for call in (lambda y=y: (y @ other).sum().backward(), lambda y=y: (y @ w).sum().gradient(w)):
+      with pytest.raises(RuntimeError, match=r"(?s)no realized tensor.*requires_grad: .*fix: .*inside"):
+        call()
+    assert w.grad is None and other.grad is None
+    (y.detach() @ other).sum().backward()
+    assert other.grad is not None
+    other.grad = None
+
+
+def test_of_a_result_the_argument_of_that_call_is_told_and_no_other():
+  f = TinyJit(lambda x: x * 2)
+  xs = [Tensor(x, requires_grad=True).realize() for x in XS[:5]]
+  for i, x in enumerate(xs):
+    y, other = f(x), xs[i - 1]
+    (y * other).sum().gradient(other)
+    with pytest.raises(RuntimeError, match="no realized tensor"):
+      (y * x).sum().gradient(x)

@@ -99,9 +99,9 @@ class Made:
   """Memory that the step fills for the caller. What the caller still holds of an earlier call is never written again:
   the next replay then gets other memory."""
 
-  def __init__(self, u: UOp) -> None:
+  def __init__(self, u: UOp, given: Sequence[Any]) -> None:
     self.memory = self.spare = buffer_of(u)
-    self.origin = u.origin
+    self.origin, self.ended = u.origin, program_order.ended.noted(u, given)
     give_memory(u, self.cover())
     self.shown_spare = self.shown
 
@@ -121,9 +121,10 @@ class Made:
     self.spare, self.shown_spare, self.memory = m, self.shown, free
     return free
 
-  def show(self) -> UOp:
+  def show(self, given: Sequence[Any]) -> UOp:
     m = self.memory
-    return UOp.buffer(m.shape, m.dtype, m.device, self.cover(), self.origin)
+    u = UOp.buffer(m.shape, m.dtype, m.device, self.cover(), self.origin)
+    return program_order.ended.note(u, self.ended, given) if self.ended else u
 
 
 @dataclass(eq=False)
@@ -252,7 +253,7 @@ class Captured:
 
   def results(self, given: Sequence[Any]) -> Any:
     """What the last replay has made, as fresh Tensors over its memory; what it was given is that very Tensor."""
-    actual = [self.inputs[b] if type(b) is int else b.show() if type(b) is Made else b for b in self.buffers]
+    actual = [self.inputs[b] if type(b) is int else b.show(given) if type(b) is Made else b for b in self.buffers]
     sources = self.graph.src
     if self.single:
       return self.structure(actual[0])
@@ -427,7 +428,7 @@ class TinyJit(Generic[A, R]):
       results = uops_of(x for x in found if id(x) not in same)
       structure = walk(result, lambda x: None if x is None else same.get(id(x), type(x)))
       fresh = [u for u in UOp.sink(*results).toposort() if u.op is Ops.BUFFER and u.arg.uid > earlier]
-      made = {u: Made(u) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
+      made = {u: Made(u, given) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
       state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, places)

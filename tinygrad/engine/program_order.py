@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import reduced_placement
@@ -49,7 +49,7 @@ class ProgramOrder:
 
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
-    self.note_made: Callable[[list[Any], dict[UOp, UOp]], None] = lambda live, made: None  # transforms/ended.py
+    self.ended: Any  # what gradients do not flow through: transforms/ended.py
     self.steps: list[tuple[int, int]] = []  # that go on: the thread, and the number at which it began
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
@@ -218,7 +218,7 @@ class ProgramOrder:
     if not done:
       return
     live, holders, first = self.live(), {id(t) for t in asked}, min(u.number for u in done)
-    self.note_made(live, made)
+    self.ended.note_made(live, made)
     equal = {t.uop for t in live if t.uop in made and id(t) not in holders and t.uop.op is not Ops.AFTER}
     replacement = Replacement(done)
     others = Replacement({u: v for u, v in done.items() if u not in equal}) if equal else replacement

@@ -1,7 +1,7 @@
 """Where gradients end without a word: a realize leaves memory in the place of a graph. What has become memory is noted
 with the tensors whose gradient would have flowed through it, so that who asks for that is told."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes
@@ -44,7 +44,26 @@ def note_ended(live: list[Any], made: dict[UOp, UOp]) -> None:
       _ended[buffer.ref] = tensors
 
 
-program_order.note_made = note_ended
+class EndedGradients:
+  """What the engine calls, of memory that a realize makes, and of what a captured step makes again in each replay."""
+
+  note_made = staticmethod(note_ended)
+
+  @staticmethod
+  def noted(u: UOp, given: Sequence[Any]) -> tuple[Holder | int, ...]:
+    """What is noted of memory that a step made, with the numbers of those tensors that were given to it."""
+    numbers: dict[Holder, Holder | int] = {x._holder: i for i, x in enumerate(given) if type(x) is not UOp}
+    found: list[Holder | int] = [numbers.get(h, h) for h in _ended.get(u.ref, ())]
+    return tuple(found)
+
+  @staticmethod
+  def note(u: UOp, noted: Iterable[Holder | int], given: Sequence[Any]) -> UOp:
+    """The same of what a replay made of others that were given. Returns `u`."""
+    _ended[u.ref] = tuple([given[x]._holder if type(x) is int else x for x in noted])
+    return u
+
+
+program_order.ended = EndedGradients
 
 
 def check_not_ended(name: str, root: UOp, asked: Collection[Any] | None, leaves: Iterable[UOp]) -> None:
@@ -65,5 +84,6 @@ def check_not_ended(name: str, root: UOp, asked: Collection[Any] | None, leaves:
       tensors = "".join(f"\n    requires_grad: {describe(t.uop)}" for t in lost[:3])
       more = f"\n    and {len(lost) - 3} more" if len(lost) > 3 else ""
       rule = "a gradient flows through no realized tensor, and this one was computed from what takes a gradient"
-      fix = "realize() it after that, numpy() and item() leave it as it is; or use its detach() if it is a constant"
+      fix = "realize() it after that, numpy() and item() leave it as it is, and a TinyJit's result is realized: call"
+      fix += f" {name}() inside; or use its detach() if it is a constant"
       raise RuntimeError(f"{name}: {rule}\n    realized: {describe(u)}{line}{tensors}{more}\n  fix: {fix}")
