@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad import Device, Tensor
+from tinygrad import Device, Tensor, dtypes, nn
 
 FUSED = bool({"fma", "neon"} & set(Device["CPU"].target.features))  # a product and a sum are rounded once
 RNG = np.random.default_rng(0)
@@ -119,7 +119,7 @@ def test_remainders_and_whole_quotients_of_floats_are_numpys(greatest):
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 @pytest.mark.parametrize("greatest", [1e2, 1e4, 1e9, 1e15])
 def test_remainders_in_a_type_that_nothing_is_wider_than_are_numpys(greatest, dtype):
-  """The whole quotient times the divisor is exact in parts; where x / y rounds up to a whole, the sign was the other."""
+  """The whole quotient times the divisor is exact in parts; where x / y rounds up, the sign was the other."""
   numbers = np.random.default_rng(0)
   greatest = min(greatest, float(np.finfo(dtype).max) / 8)
   x = (numbers.standard_normal(4000) * greatest).astype(dtype)
@@ -148,6 +148,43 @@ def test_lerp_ends_where_it_should():
     ga, gb, gw = a.lerp(b, weight).gradient(a, b, weight)
     assert (ga.item(), gb.item(), gw.item()) == (1 - weight.item(), weight.item(), 2.0)
     assert a.lerp(b, w).item() == 3 + 2 * weight.item()
+
+
+HALVES = np.array([[300, 400], [1e-4, 2e-4], [60000, 3], [-500, 500]], np.float16)
+HALF_STATISTICS = [
+  ("std", lambda x: x.std(1), lambda x: x.std(1, ddof=1)),
+  ("std of all", lambda x: x.std(), lambda x: x.std(ddof=1)),
+  ("normalize", lambda x: x.normalize(dim=1), lambda x: x / np.sqrt((x * x).sum(1, keepdims=True))),
+  ("normalize by 3", lambda x: x.normalize(3, dim=1), lambda x: x / np.cbrt((abs(x) ** 3).sum(1, keepdims=True))),
+  ("layernorm", lambda x: x.layernorm(), lambda x: centred(x.T).T),
+  ("batchnorm", lambda x: trained(x.reshape(4, 2, 1)), lambda x: centred(x)[..., None]),
+]  # fmt: skip
+
+
+def centred(x):
+  return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+
+def trained(x):
+  with Tensor.train():
+    return nn.BatchNorm(2, affine=False)(x)
+
+
+@pytest.mark.parametrize(("name", "call", "oracle"), HALF_STATISTICS, ids=[s[0] for s in HALF_STATISTICS])
+def test_statistics_of_halves_are_rounded_once(name, call, oracle):
+  """Squares beyond 65,504 made them infinite, or what is divided by them 0."""
+  got = call(Tensor(HALVES))
+  assert got.dtype is dtypes.float16
+  want = oracle(HALVES.astype(np.float64)).astype(np.float16)
+  np.testing.assert_allclose(got.numpy().astype(np.float64), want.astype(np.float64), rtol=2e-3, atol=1e-3)
+  assert np.isfinite(want).all()
+
+
+def test_a_running_variance_of_halves_is_finite():
+  norm = nn.BatchNorm(1)
+  with Tensor.train():
+    norm(Tensor(np.array([[300.0], [-300.0]], np.float16))).realize()
+  assert norm.running_var.item() == pytest.approx(0.9 + 0.1 * 180000)
 
 
 def test_whole_quotients_of_floats_at_their_ends():

@@ -71,6 +71,18 @@ def test_remainders_by_a_divisor_out_of_reach(divisor, dtype):
   close(Tensor(-1.0).mod(leaf := Tensor(3.0)).gradient(leaf)[0], 1.0)  # -floor(x / y)
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_powers_of_integers_wrap_around_as_products_do(name):
+  """Of exponents beyond 63, too, which were cut off."""
+  most = np.iinfo(name).max
+  x, y = np.meshgrid(np.array([0, 1, 2, 3, 7, most, most - 3], name), np.array([0, 1, 63, 64, 65, 100, most], name))
+  bits = 8 * x.itemsize
+  want = [pow(int(a), int(b), 1 << bits) for a, b in zip(x.ravel(), y.ravel())]
+  want = np.array(want, f"uint{bits}").view(name).reshape(x.shape)
+  assert (Tensor(x) ** Tensor(y)).numpy().tolist() == want.tolist()
+  assert (Tensor(x) ** 100).numpy().tolist() == [want[5].tolist()] * len(x)
+
+
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
 @pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_shifts_by_the_width_or_more_leave_the_sign(name, device):

@@ -25,6 +25,9 @@ def test_softmax_of_great_numbers():
   close(Tensor([-math.inf, 0.0]).softmax(), [0.0, 1.0])
   assert Tensor([-math.inf, -math.inf]).logsumexp().item() == -math.inf
   close(Tensor([1e4, 1e4]).logsumexp(), 1e4 + math.log(2))
+  for kind in ("uint8", "int32", "bool"):  # differences to the greatest wrapped around
+    x = np.array([[200, 100], [3, 255], [0, 0]]).astype(kind)
+    close(Tensor(x).logsumexp(1), np.log(np.exp(x.astype(np.float64)).sum(1)))
 
 
 def test_types_of_sums():

@@ -124,8 +124,8 @@ class Setting(Generic[T]):
 
 
 class Context(contextlib.ContextDecorator):
-  """`with Context(DEBUG=2): ...` sets context variables for a block; what is none raises, name or value. With PROFILE=1, the block's
-  trace is written when it ends.
+  """`with Context(DEBUG=2): ...` sets context variables for a block; what is none raises, name or value. With
+  PROFILE=1, the block's trace is written when it ends.
 
   Examples:
     >>> with Context(RESHARD=0):

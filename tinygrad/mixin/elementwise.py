@@ -352,11 +352,12 @@ class Elementwise(Movement):
     q0, y0 = quotient.sub(q1), y.sub(y1)
     return self.sub(q1.mul(y1)).sub(q1.mul(y0)).sub(q0.mul(y1)).sub(q0.mul(y0))
 
-  def _upper(self, low: int) -> Self:
+  def _upper(self, low: _int) -> Self:
     """The floats without their last bits, as constants to a gradient."""
     word = dtypes.uint64 if self.dtype is dtypes.float64 else dtypes.uint32
     mask = (1 << 8 * word.itemsize) - (1 << low)
-    return self.detach().bitcast(word).bitwise_and(mask).bitcast(self.dtype)
+    bits: Self = self._new(self.uop.detach()).bitcast(word).bitwise_and(mask)
+    return bits.bitcast(self.dtype)
 
   def maximum(self, x: Any) -> Self:
     """The greater of x and y, nan if one is; where they are equal each has half of the derivative.
@@ -409,8 +410,8 @@ class Elementwise(Movement):
     base, n = self._new(a), self._new(b)
     one, unit = base.const_like(1), base.eq(1) if dtypes.is_unsigned(a.dtype) else base.eq(1) | base.eq(-1)
     below, odd = n < 0, n & 1
-    n, out = below.where(odd, n.minimum(odd + 62)), one  # beyond 63, only powers of -1, 0 and 1 fit
-    for _ in range(6):
+    n, out = below.where(odd, n), one
+    for _ in range(8 * a.dtype.itemsize - (not dtypes.is_unsigned(a.dtype))):  # what does not fit wraps around
       out, base, n = (n & 1).ne(0).where(out * base, out), base * base, n >> 1
     return (below & ~unit).where(0, out)
 

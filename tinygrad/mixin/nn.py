@@ -15,6 +15,7 @@ from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
 from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, sint
 from tinygrad.mixin.linalg import Linalg, contract
+from tinygrad.mixin.math import in_float32
 from tinygrad.uop import Ops, UOp, buffer_of
 
 Ints = int | Sequence[int]
@@ -353,6 +354,7 @@ class NN(Linalg):
 
   # ---- normalisation
 
+  @in_float32
   def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Self:
     """(x - mean) / sqrt(var + eps) along `axis` (https://arxiv.org/abs/1607.06450).
     Shape: `(..) -> (..)`.

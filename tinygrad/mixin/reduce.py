@@ -10,6 +10,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_d
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, mismatch, sint
 from tinygrad.mixin.creation import Creation
+from tinygrad.mixin.math import in_float32
 from tinygrad.transforms.own_rules import custom_jvp
 from tinygrad.uop import Ops, UOp, is_int
 
@@ -170,6 +171,7 @@ class Reduce(Creation):
     rest = max(0, n - correction) if isinstance(n, int) else n - correction
     return squares.div(rest).cast(least_upper_float(self.dtype))
 
+  @in_float32
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch.
     Shape: `(..) -> (..) without axis`.
@@ -201,6 +203,7 @@ class Reduce(Creation):
     """
     return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
+  @in_float32
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
     """x over its p-norm along `dim` (at least eps).
     Shape: `(..) -> (..)`.
@@ -269,9 +272,10 @@ class Reduce(Creation):
       >>> print(Tensor([1000.0, 1000.0]).logsumexp().numpy().round(3))
       1000.693
     """
-    m = self.detach().max(axis, keepdim=True)
-    m = m.isinf().where(0, m) if dtypes.is_float(m.dtype) else m  # inf - inf is nan
-    total = self.sub(m).exp().sum(axis, keepdim).log()
+    x = self._float()
+    m = x.detach().max(axis, keepdim=True)
+    m = m.isinf().where(0, m)  # inf - inf is nan
+    total = x.sub(m).exp().sum(axis, keepdim).log()
     return total.add(m if keepdim else m.reshape(total.shape))
 
   # ---- searches

@@ -309,6 +309,7 @@ class BatchNorm:
     if self.track_running_stats and not TRAINING.value:
       return self.running_mean, self.running_var
     axes = tuple(i for i in range(x.ndim) if i != 1)
+    x = x if x.dtype.itemsize >= 4 else x.float()  # squares of halves overflow
     mean = x.mean(axes)
     return mean, (x - mean._lined(1, x.ndim)).square().mean(axes)
 
@@ -317,13 +318,16 @@ class BatchNorm:
       rule = f"this one is of {self.sz} channels, which are dim 1 of x"
       mismatch("BatchNorm", rule, [x.uop], f"x of shape (batch, {self.sz}, ..), or nn.BatchNorm of x's channels")
     mean, var = self.calc_stats(x)
+    scale = (var + self.eps).rsqrt()
     if self.track_running_stats and TRAINING.value:
       n = x.numel() // x.shape[1]
       unbiased = var.detach() * (n / max(1, n - 1))
       for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
         running.assign((1 - self.momentum) * running + self.momentum * new.cast(running.dtype))
       self.num_batches_tracked.assign(self.num_batches_tracked + 1)
-    return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+    if x.is_floating_point() and (TRAINING.value or not self.track_running_stats):
+      mean, scale = mean.cast(x.dtype), scale.cast(x.dtype)
+    return x.batchnorm(self.weight, self.bias, mean, scale)
 
 
 BatchNorm2d = BatchNorm3d = BatchNorm

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.optim import Optimizer, check_number
@@ -120,7 +121,8 @@ class MultiStepLR(LR_Scheduler):
   def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
     super().__init__(optimizer)
     check_number(self, "[0, inf)", 0.1, gamma=gamma)
-    if not isinstance(milestones, Iterable):
+    several: Any = milestones
+    if not isinstance(several, Iterable):
       problem = f"MultiStepLR: milestones={milestones!r} is no list of numbers of steps"
       raise TypeError(f"{problem}\n  fix: [{milestones}]")
     self.milestones, self.gamma = sorted(milestones), gamma

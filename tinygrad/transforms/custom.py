@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import device_set
-from tinygrad.dtype import DType, to_dtype
+from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import PROCESS
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.factor_rule import FactorRule
