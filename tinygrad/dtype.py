@@ -157,7 +157,8 @@ class dtypes(metaclass=_Settings):
       return dtypes.default_int
     if isinstance(x, (list, tuple)):
       return max((dtypes.from_py(v) for v in x), default=dtypes.default_float)
-    raise TypeError(f"no dtype for {x!r} of type {type(x).__name__}; use a number, a list of numbers or a numpy array")
+    fix = "give a number, a list of numbers or a numpy array"
+    raise TypeError(f"no dtype for {x!r} of type {type(x).__name__}\n  fix: {fix}")
 
   @staticmethod
   def min(dtype: DType) -> ConstType:
@@ -262,7 +263,7 @@ def from_numpy_dtype(x: Any) -> DType:
   name = {theirs: ours for ours, theirs in _ML_NAMES.items()}.get(name, name)
   if name not in dtypes.by_name:
     known = ", ".join(d.name for d in dtypes.all)
-    raise TypeError(f"numpy dtype {name} has no counterpart here; convert to one of {known}")
+    raise TypeError(f"numpy dtype {name} has no counterpart here\n  fix: array.astype(..) to one of {known}")
   return dtypes.by_name[name]
 
 
@@ -294,6 +295,6 @@ def as_const(value: Any, dtype: DType) -> ConstType:
         return math.copysign(math.inf, x)
     return x
   if isinstance(value, float) and not math.isfinite(value):
-    raise ValueError(f"{value} is not a value of {d}")
+    raise ValueError(f"{value} is not a value of {d}\n  fix: a finite number, or a float type")
   n, least = int(value), int(dtypes.min(d))
   return n if d is dtypes.index else (n - least) % (1 << d.bitsize) + least

@@ -189,7 +189,7 @@ class Tensor(NN, metaclass=_Training):
 
   def __len__(self) -> int:
     if not self.ndim:
-      raise TypeError("len() of a 0-d tensor")
+      raise TypeError("len() of a 0-d tensor\n  fix: x.reshape(1) has one dim, x.item() is its number")
     return int(self.shape[0])
 
   def __bool__(self) -> bool:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, dtypes, nn
+from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -164,6 +164,41 @@ MISTAKES = [
   ("truth", lambda: 1 if ones(1) == 1 else 2, TypeError, ["truth of a tensor", "fix: .*item"]),
   ("unknown_keyword", lambda: Tensor.randn(2, sed=1), TypeError, ["sed"]),
   ("dtype_name", lambda: ones(2).cast("float31"), ValueError, ["float31"]),
+  ("arange_step", lambda: Tensor.arange(0, 3, 0), ValueError, ["arange: the step", "fix: .*full"]),
+  ("linspace_steps", lambda: Tensor.linspace(0, 1, -1), ValueError, ["linspace", "-1", "fix: "]),
+  ("eye_dims", lambda: Tensor.eye(-1), ValueError, [r"eye.*\(-1, -1\)", "fix: "]),
+  ("slice_step", lambda: ones(3)[::0], IndexError, [r"slice\(None, None, 0\)", "fix: leave"]),
+  ("slice_of_floats", lambda: ones(3)[0.5:], IndexError, ["0.5", r"fix: int\(x\)"]),
+  ("slice_of_a_variable_by_2", lambda: ones(4)[: Variable("n", 1, 4).bind(2) : 2], IndexError, ["step 1", "fix: "]),
+  ("two_ellipses", lambda: ones(3)[..., ...], IndexError, ["has 2", "fix: write :"]),
+  ("one_hot_of_none", lambda: Tensor([0]).one_hot(0), ValueError, ["one_hot", "got 0", "fix: "]),
+  ("orthogonal_vector", lambda: ones(3).newton_schulz(1, (1.0,)), ValueError, [r"\(3,\)", r"fix: .*reshape\(1, -1\)"]),
+  ("einsum_dims", lambda: Tensor.einsum("ijk->i", ones(2, 3)), ValueError, ["'ijk' names 3", "fix: name 2"]),
+  ("clamp_to_nothing", lambda: ones(3).clamp(), ValueError, ["neither", r"fix: .*x.clamp\(0\)"]),
+  ("rearrange_parentheses", lambda: ones(3).rearrange("(a -> a"), ValueError, [r"'\(a", "fix: close"]),
+  ("pad_reflected_by_much", lambda: ones(3).pad((3, 0), mode="reflect"), ValueError, ["at most 2", "fix: less"]),
+  ("no_chunks", lambda: ones(3).chunk(0), ValueError, ["chunk", "got 0", "fix: give 1"]),
+  ("diagonal_of_one_dim", lambda: ones(3, 3).diagonal(0, 1, 1), ValueError, ["are both 1", "fix: .*dim2=1"]),
+  ("shrink_outside", lambda: ones(3).shrink(((1, 5),)), ValueError, [r"\(1, 5\)", r"fix: .*\(0, 3\)"]),
+  ("roll_without_dims", lambda: ones(3, 3).roll((1, 2)), ValueError, [r"\(1, 2\)", "fix: dims="]),
+  (
+    "conv_padding",
+    lambda: ones(1, 3, 5, 5).conv2d(ones(2, 3, 3, 3), padding=(1, 1, 1)),
+    ValueError,
+    [r"\(1, 1, 1\)", r"fix: padding=\(0, 0\)"],
+  ),
+  ("interpolate_to_nothing", lambda: ones(1, 1, 3).interpolate((0,)), ValueError, [r"\(0,\)", r"fix: size=\(3,\)"]),
+  ("dropout_of_all_and_more", lambda: ones(3).dropout(1.5), ValueError, ["got 1.5", "fix: p=0.5"]),
+  ("smoothing", lambda: logits().cross_entropy(Tensor([0, 1]), label_smoothing=2.0), ValueError, ["got 2.0", "fix: "]),
+  ("random_shape", lambda: Tensor.rand(-2), ValueError, [r"-2", "fix: "]),
+  ("randint_of_floats", lambda: Tensor.randint(3, low=0.5, high=2), TypeError, ["0.5", "fix: .*uniform"]),
+  ("multinomial_of_none", lambda: ones(3).multinomial(0), ValueError, ["0 samples", "fix: .*num_samples=1"]),
+  ("no_groups", lambda: nn.GroupNorm(0, 4), ValueError, ["into 0 groups", "fix: .*e.g. 1"]),
+  ("groups_that_do_not_divide", lambda: nn.GroupNorm(3, 4), ValueError, ["4 channels", "3 groups", "fix: "]),
+  ("length_of_a_number", lambda: len(Tensor(1.0)), TypeError, ["0-d", r"fix: x.reshape\(1\)"]),
+  ("int_of_inf", lambda: Tensor.full((2,), float("inf"), dtype="int32"), ValueError, ["inf", "fix: a finite"]),
+  ("complex_array", lambda: Tensor(np.ones(2, np.complex64)), TypeError, ["complex64", "fix: array.astype"]),
+  ("unknown_setting", lambda: Context(DEBUGG=2), ValueError, ["'DEBUGG'", "fix: DEBUG"]),
 ]
 
 

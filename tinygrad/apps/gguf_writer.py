@@ -49,7 +49,8 @@ def _number(v: Any) -> np.ndarray:
   if isinstance(v, int):
     fits = [t for t in (np.uint32, np.int32, np.uint64, np.int64) if np.iinfo(t).min <= v <= np.iinfo(t).max]
     return np.asarray(v, fits[0])
-  raise TypeError(f"GGUF metadata holds bool, int, float, str and lists of them, not {type(v).__name__}")
+  rule = "GGUF metadata holds bool, int, float, str and lists of them"
+  raise TypeError(f"{rule}, not {type(v).__name__}\n  fix: json.dumps(value) is a string")
 
 
 def _value(v: Any) -> bytes:
@@ -94,7 +95,8 @@ def write_gguf(
   """Write `tensors` (row-major; F32 unless `types` says F16 or Q8_0) under a temporary name, then rename to `path`."""
   types = types or {}
   if bad := {k: t for k, t in types.items() if t not in TYPES or k not in tensors}:
-    raise ValueError(f"types: {bad}; each key must be a tensor's name and each value one of {', '.join(TYPES)}")
+    rule = f"each key must be a tensor's name and each value one of {', '.join(TYPES)}"
+    raise ValueError(f"types: {bad}; {rule}\n  fix: leave out what is none, and it is F32")
   temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
   try:
     with open(temporary, "wb") as f:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import operator
 import os
@@ -48,7 +49,7 @@ class ContextVar:
 
   def __init__(self, key: str, default_value: Any, shapes: str | None = "graph") -> None:
     if key in ContextVar.all:
-      raise ValueError(f"context variable {key} exists already")
+      raise ValueError(f"context variable {key} exists already\n  fix: another name, or ContextVar.all[{key!r}]")
     assert shapes is None or shapes in STAGES, shapes
     if isinstance(default_value, tuple) and key in os.environ:
       raise ValueError(f"{key} is no word that the environment can say\n  fix: unset {key}; `with Context({key}=…)`")
@@ -140,7 +141,9 @@ class Context(contextlib.ContextDecorator):
   def __init__(self, **settings: Any) -> None:
     unknown = [k for k in settings if k not in ContextVar.all]
     if unknown:
-      raise ValueError(f"unknown context variable {unknown[0]!r}; known: {', '.join(sorted(ContextVar.all))}")
+      near = difflib.get_close_matches(unknown[0].upper(), ContextVar.all, 1) or ["DEBUG"]
+      known = ", ".join(sorted(ContextVar.all))
+      raise ValueError(f"unknown context variable {unknown[0]!r}; known: {known}\n  fix: {near[0]}")
     for k, v in settings.items():
       ContextVar.all[k].check(v)
     self.settings = settings

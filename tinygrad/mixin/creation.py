@@ -165,7 +165,7 @@ class Creation(Math):
       start, stop = 0, start
     start, stop, step = map(_number, (start, stop, step))
     if isinstance(step, (int, float)) and step == 0:
-      raise ValueError("arange: the step must not be 0")
+      raise ValueError("arange: the step must not be 0\n  fix: step=1, or Tensor.full((n,), start) for n equal numbers")
     has_float = any(isinstance(x, float) for x in (start, stop, step))
     d = to_dtype(dtype or (dtypes.default_float if has_float else dtypes.default_int))
     symbolic = any(isinstance(x, UOp) for x in (start, stop, step))
@@ -184,7 +184,7 @@ class Creation(Math):
     """
     steps = _number(steps)
     if steps < 0:
-      raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
+      raise ValueError(f"linspace: the number of steps must not be negative, got {steps}\n  fix: give 0 or more")
     d = to_dtype(dtype or dtypes.default_float)
     if d is dtypes.bool:
       raise TypeError("linspace: bool has no evenly spaced numbers\n  fix: use a number type")
@@ -205,7 +205,7 @@ class Creation(Math):
     """
     m = n if m is None else m
     if n < 0 or m < 0:
-      raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})")
+      raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})\n  fix: give 0 or more")
     return cls._make(cls.arange(n).reshape(n, 1).eq(cls.arange(m)).cast(dtype or dtypes.default_float).uop, **kwargs)
 
   @classmethod

@@ -57,7 +57,9 @@ class Indexing(Reduce):
     given = list(indices) if isinstance(indices, tuple) or _is_tuple(indices) else [indices]
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
     if len(dots) > 1:
-      raise IndexError("an index can have one ellipsis only")
+      raise IndexError(
+        f"an index can have one ellipsis only, and has {len(dots)}\n  fix: write : for the dims of the others"
+      )
     listed, given = given, [self._as_pick(x) for x in given]
     values = {id(t): x for t, x in zip(given, listed) if t is not x}
     ranks = [x.ndim if isinstance(x, Base) and x.dtype is dtypes.bool else 1 for x in given]
@@ -202,7 +204,9 @@ class Indexing(Reduce):
       [[1, 0, 0], [0, 0, 1]]
     """
     if num_classes <= 0:
-      raise ValueError(f"one_hot: the number of classes must be positive, got {num_classes}")
+      raise ValueError(
+        f"one_hot: the number of classes must be positive, got {num_classes}\n  fix: leave it out, or give 1 or more"
+      )
     if dtypes.is_float(self.dtype):
       mismatch("one_hot", "the classes must be integers", [self.uop], "cast them: x.int()", TypeError)
     return self._one_hot(num_classes).cast(dtypes.int32)
@@ -519,9 +523,10 @@ def _slice_part(index: slice, n: sint) -> _Part:
   ends = (index.start, index.stop, index.step)
   step = 1 if index.step is None else index.step
   if step == 0:
-    raise IndexError("a slice's step must not be 0")
+    raise IndexError(f"a slice's step must not be 0, got {index}\n  fix: leave the step out, or give 1")
   if any(not (e is None or isinstance(e, UOp) or hasattr(e, "__index__")) for e in ends):
-    raise IndexError(f"slice indices must be integers, bound variables or None, got {index}")
+    rule = "slice indices must be integers, bound variables or None"
+    raise IndexError(f"{rule}, got {index}\n  fix: int(x) of each, or x.item() of a tensor")
   if isinstance(n, int) and not any(isinstance(e, UOp) for e in ends):
     start, stop, step = index.indices(n)
     count = max(0, ceildiv(stop - start, step))
@@ -529,7 +534,8 @@ def _slice_part(index: slice, n: sint) -> _Part:
       return _Part(start, max(start, stop), step) if count else _Part(start, start, step)
     return _Part(start + (count - 1) * step, start + 1, step) if count else _Part(0, 0, step)
   if not isinstance(step, int) or step != 1:
-    raise IndexError(f"a slice with symbolic ends must have step 1, got {index}")
+    rule = "a slice with symbolic ends must have step 1"
+    raise IndexError(f"{rule}, got {index}\n  fix: slice by numbers first: x[::step][start:stop]")
   low: sint = 0 if index.start is None else index.start
   high: sint = n if index.stop is None else index.stop
   low, high = (simplify_sint(n + e) if isinstance(e, int) and e < 0 else e for e in (low, high))

@@ -111,7 +111,8 @@ class Linalg(Random):
     names = [s.replace("...", dots[len(dots) - n :]) for s, n in zip(inputs, extra)]
     for s, name, x in zip(inputs, names, xs):
       if len(name) != x.ndim:
-        raise ValueError(f"einsum: {s!r} names {len(name)} dims, the operand has shape {x.shape}")
+        fix = f"name {x.ndim} of them, or write ... for those that are not named"
+        raise ValueError(f"einsum: {s!r} names {len(name)} dims, the operand has shape {x.shape}\n  fix: {fix}")
     once = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)  # the result's, where it names none
     return cls._einsum(xs, names, right.replace("...", dots) if arrow else dots + "".join(once), formula, dtype)
 
@@ -240,7 +241,8 @@ class Linalg(Random):
       (3, 2)
     """
     if self.ndim < 2:
-      raise ValueError(f"newton_schulz: needs matrices, got shape {self.shape}")
+      fix = "reshape it to two dims or more, e.g. x.reshape(1, -1)"
+      raise ValueError(f"newton_schulz: needs matrices, got shape {self.shape}\n  fix: {fix}")
     tall = self.max_shape[-2] > self.max_shape[-1]
     g = self.div(self.square().sum((-2, -1), keepdim=True).sqrt().add(eps))
     g = g.transpose(-2, -1) if tall else g

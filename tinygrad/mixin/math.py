@@ -392,7 +392,7 @@ class Math(Elementwise):
       [-1.0, 0.5, 1.0]
     """
     if min_ is None and max_ is None:
-      raise ValueError("clamp: give at least one of min_ and max_")
+      raise ValueError("clamp: neither min_ nor max_ is given\n  fix: give at least one of them, e.g. x.clamp(0)")
     x = self if min_ is None else self.lt(min_).where(min_, self)
     return x if max_ is None else x.gt(max_).where(max_, x)
 

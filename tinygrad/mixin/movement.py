@@ -219,7 +219,8 @@ class Movement(Base):
     pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
     for (a, b), n in zip(pairs, self.shape):
       if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
-        raise ValueError(f"shrink: the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})")
+        what = f"the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})"
+        raise ValueError(f"shrink: {what}\n  fix: a range within it, as (0, {n}), or pad first")
     return self._seen(self.uop.shrink(pairs))
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
@@ -270,7 +271,7 @@ class Movement(Base):
     if mode == "constant":
       return (self if value == 0 else self.cast(weak_dtype(self.dtype, value)))._pad_pairs(pairs, value)
     if not all_int(flatten(pairs)):
-      raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}")
+      raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}\n  fix: give integers, or mode='constant'")
     x = self
     for dim, (before, after) in enumerate(pairs):
       x = x._pad_around(dim, int(before), int(after), mode)
@@ -285,7 +286,7 @@ class Movement(Base):
     limit = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
     if max(before, after) > limit:
       what = f"at most {limit} on a side of dim {dim} of {self.shape}"
-      raise ValueError(f"pad: mode {mode!r} can add {what}, got {(before, after)}")
+      raise ValueError(f"pad: mode {mode!r} can add {what}, got {(before, after)}\n  fix: less, or pad several times")
     if mode == "replicate":
       sides = [x._slice(dim, i, i + 1).repeat_interleave(k, dim) for i, k in ((0, before), (n - 1, after))]
     elif mode == "reflect":
@@ -418,7 +419,7 @@ class Movement(Base):
       [[0, 1, 2], [3, 4]]
     """
     if chunks <= 0:
-      raise ValueError(f"chunk: the number of parts must be positive, got {chunks}")
+      raise ValueError(f"chunk: the number of parts must be positive, got {chunks}\n  fix: give 1 or more")
     n = self.shape[self._dim(dim)]
     return list(self.split(ceildiv(n, chunks) if n else [0] * chunks, dim=dim))
 
@@ -433,7 +434,7 @@ class Movement(Base):
     """
     if dims is None:
       if not isinstance(shifts, int):
-        raise ValueError(f"roll: shifts {shifts} need dims")
+        raise ValueError(f"roll: shifts {shifts} need dims\n  fix: dims=(0, 1), as many as there are shifts")
       return self.flatten().roll(shifts, 0).reshape(self.shape)
     amounts, axes = make_tuple(shifts, 1), make_tuple(dims, 1)
     if len(amounts) != len(axes):
@@ -492,7 +493,9 @@ class Movement(Base):
     """
     a, b = self._dim(dim1), self._dim(dim2)
     if a == b:
-      raise ValueError(f"diagonal: dim1 and dim2 are both {a}")
+      raise ValueError(
+        f"diagonal: dim1 and dim2 are both {a} of {self.shape}\n  fix: give two dims, e.g. dim1=0, dim2=1"
+      )
     x = self._move_last((a, b))
     *lead, rows, cols = x.shape
     top, left = smin(max(0, -offset), rows), smin(max(0, offset), cols)
@@ -570,5 +573,7 @@ def _parse_axes(side: str) -> list[list[str]]:
   """`"b (h d) 1"` -> [["b"], ["h", "d"], []]."""
   groups = [(inside or one).split() for inside, one in re.findall(r"\(([^()]*)\)|([^\s()]+)", side)]
   if "(" in (rest := re.sub(r"\([^()]*\)", "", side)) or ")" in rest:
-    raise ValueError(f"rearrange: unbalanced parentheses in {side!r}")
+    raise ValueError(
+      f"rearrange: unbalanced parentheses in {side!r}\n  fix: close each ( by one ), and none within another"
+    )
   return [[axis for axis in group if axis != "1"] for group in groups]

@@ -31,7 +31,7 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
     return [(p, p) for p in amounts]
   if len(amounts) != 2 * rank:
     rule = f"must be one int, {rank} ints, or {2 * rank} (before and after, last dim first)"
-    raise ValueError(f"{name}: padding {padding} {rule}")
+    raise ValueError(f"{name}: padding {padding} {rule}\n  fix: padding={(0,) * rank}, or others as many")
   return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
 
 
@@ -323,7 +323,9 @@ class NN(Linalg):
     lengths = list(size) if isinstance(size, (tuple, list)) else []
     if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):
       rule = "must be positive lengths of the last dims"
-      raise ValueError(f"interpolate: size {size} {rule}, here {self.shape}")
+      raise ValueError(
+        f"interpolate: size {size} {rule}, here {self.shape}\n  fix: size={self.shape[-1:]}, or others like it"
+      )
     if mode == "linear" and not dtypes.is_float(self.dtype):
       return self._float().interpolate(size, mode, align_corners).round().cast(self.dtype)
     x = self
@@ -392,7 +394,7 @@ class NN(Linalg):
       [1.0, 1.0, 1.0, 1.0]
     """
     if not 0 <= p <= 1:
-      raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
+      raise ValueError(f"dropout: the probability must be within [0, 1], got {p}\n  fix: p=0.5, or another in there")
     if not TRAINING.value or p == 0:
       return self._value()
     return self._always(0) if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
@@ -521,7 +523,10 @@ class NN(Linalg):
   def _smoothed(self, picked: Self, dim: int, label_smoothing: float) -> Self:
     """The loss of log probabilities of which those of the labels are `picked`; a part of the label is spread evenly."""
     if not 0.0 <= label_smoothing <= 1.0:
-      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
+      rule = "must be within [0, 1]"
+      raise ValueError(
+        f"label_smoothing {rule}, got {label_smoothing}\n  fix: label_smoothing=0.1, or another in there"
+      )
     loss = picked.neg()
     return loss.mul(1 - label_smoothing).sub(self.mean(dim).mul(label_smoothing)) if label_smoothing else loss
 

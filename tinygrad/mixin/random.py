@@ -125,7 +125,8 @@ class Random(Indexing):
   def _random_words(cls, shape: tuple[int, ...], device: DeviceArg) -> tuple[UOp, UOp]:
     """Two independent uint32 of every element."""
     if not all_int(shape) or any(n < 0 for n in shape):
-      raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
+      rule = "random numbers need a shape of known, non-negative dims"
+      raise ValueError(f"{rule}, got {shape}\n  fix: give integers from 0 on; a part of them by x[:variable]")
     where = reduced_placement(to_placement(device))
     check_fits(where, shape)  # before a number is taken
     state = memory = _state((Random._seed, Random._calls, 0), where)
@@ -225,7 +226,9 @@ class Random(Indexing):
       [[5, 5, 5], [5, 5, 5]]
     """
     if not isinstance(low, int) or not isinstance(high, int):
-      raise TypeError(f"randint: low and high must be integers, got {low!r} and {high!r}")
+      raise TypeError(
+        f"randint: low and high must be integers, got {low!r} and {high!r}\n  fix: int(x) of each; uniform takes floats"
+      )
     d = to_dtype(dtype or dtypes.default_int)
     if not dtypes.is_int(d):
       raise TypeError(f"randint: makes integers, not {d}\n  fix: use uniform for floats")
@@ -358,7 +361,8 @@ class Random(Indexing):
       return self.reshape(1).multinomial(num_samples, replacement)
     if self.ndim > 2 or num_samples < 1:
       rule = "needs at most 2 dims and at least one sample"
-      raise ValueError(f"multinomial: {rule}, got shape {self.shape}, {num_samples} samples")
+      fix = "x.reshape(-1, x.shape[-1]) of more dims, num_samples=1 or more"
+      raise ValueError(f"multinomial: {rule}, got shape {self.shape}, {num_samples} samples\n  fix: {fix}")
     if not replacement and isinstance(self.shape[-1], int) and num_samples > self.shape[-1]:
       rule = f"cannot draw {num_samples} of {self.shape[-1]} without replacement"
       raise ValueError(f"multinomial: {rule}\n  fix: replacement=True")

@@ -252,8 +252,9 @@ class GroupNorm:
   """
 
   def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
-    if num_channels % num_groups:
-      raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups")
+    if num_groups < 1 or num_channels % num_groups:
+      fix = f"as many groups as divide {num_channels}, e.g. 1"
+      raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups\n  fix: {fix}")
     self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
     self.weight, self.bias = _weight_and_bias((num_channels,), affine)
 

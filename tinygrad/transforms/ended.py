@@ -59,7 +59,7 @@ class EndedGradients:
   @staticmethod
   def note(u: UOp, noted: Iterable[Holder | int], given: Sequence[Any]) -> UOp:
     """The same of what a replay made of others that were given. Returns `u`."""
-    _ended[u.ref] = tuple([given[x]._holder if type(x) is int else x for x in noted])
+    _ended[u.ref] = tuple([given[x]._holder if isinstance(x, int) else x for x in noted])
     return u
 
 
