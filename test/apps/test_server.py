@@ -527,6 +527,24 @@ def test_a_body_that_is_too_long(tok: Tokenizer):
     assert answer.status_code == 413, "also where no length is told"
 
 
+def test_a_client_that_leaves_within_its_body_is_no_fault(url: str, capfd: pytest.CaptureFixture[str]):
+  """The server's log had a traceback of each."""
+  host, port = url.removeprefix("http://").split(":")
+  for _ in range(2):
+    with socket.create_connection((host, int(port))) as s:
+      s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+      s.sendall(b"Content-Length: 100\r\n\r\n{")
+  until(lambda: 'tinygrad_answers_total{path="/v1/completions",status="499"} 2.0' in httpx.get(f"{url}/metrics").text)
+  assert "Traceback" not in capfd.readouterr().err
+
+
+def test_content_that_is_neither_text_nor_parts(url: str):
+  body = {"model": "tiny", "messages": [{"role": "user", "content": 3}]}
+  error = httpx.post(f"{url}/v1/chat/completions", json=body).json()["error"]
+  assert error["message"] == "messages[0].content is neither a string nor a list of at most 4096 parts"
+  assert error["param"] == "messages[0].content"
+
+
 def test_what_is_not_there(url: str):
   for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("PUT", "/", 405)):
     answer = httpx.request(method, url + path)

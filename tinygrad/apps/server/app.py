@@ -31,8 +31,8 @@ from tinygrad.apps.server.texts import EventStream, Mailbox, OneText, Texts, lea
 from tinygrad.apps.server.tools import call_grammar, call_syntax, in_lark, tools_in_words
 from tinygrad.helpers.lazy import LazyModule
 
-applications, exceptions, responses, routing = (
-  LazyModule(f"starlette.{name}") for name in ("applications", "exceptions", "responses", "routing")
+applications, exceptions, requests, responses, routing = (
+  LazyModule(f"starlette.{name}") for name in ("applications", "exceptions", "requests", "responses", "routing")
 )
 PAGE = Path(__file__).with_name("page.html")
 LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
@@ -142,6 +142,8 @@ class Server:
           body += part
           if len(body) > limit:
             raise too_long
+    except requests.ClientDisconnect as e:  # who reads no answer
+      raise ApiError("the client left before its body was whole", code="client_left", status=499) from e
     except TimeoutError as e:
       raise ApiError(f"the body did not come within {BODY_SECONDS} s", code="body_timeout", status=408) from e
     return bytes(body)

@@ -23,7 +23,7 @@ SAMPLING = {"temperature": "temperature", "top_p": "top_p", "min_p": "min_p", "r
             "presence": "presence_penalty", "frequency": "frequency_penalty"}  # fmt: skip
 MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "audio",
            "annotations", "function_call"}  # fmt: skip
-MOST_TEXTS, MOST_STOPS, MOST_TOOLS = 8, 16, 128
+MOST_TEXTS, MOST_STOPS, MOST_TOOLS, MOST_PARTS = 8, 16, 128, 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -153,8 +153,10 @@ def read_content(m: Fields) -> str:
   content = m.values.get("content")
   if content is None or isinstance(content, str):
     return content or ""
+  if not isinstance(content, list) or len(content) > MOST_PARTS:
+    raise m.wrong("content", f"is neither a string nor a list of at most {MOST_PARTS} parts")
   texts = []
-  for i, value in enumerate(m.items("content", 1 << 12)):
+  for i, value in enumerate(content):
     part = Fields.of(value, f"{m.path('content')}[{i}]")
     part.text("type", ("text",))
     texts.append(part.text("text"))
