@@ -28,7 +28,7 @@ from tinygrad.device import (
   refuse,
   show_placement,
 )
-from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.dtype import DType, _from_torch_dtype, as_const, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.program_order import VIEWS, memory_state, program_order
 from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
@@ -197,7 +197,7 @@ class Tensor(NN, metaclass=_Training):
 
   def __iter__(self) -> Iterator[Self]:
     if not self.ndim:
-      raise TypeError("iteration over a 0-d tensor")
+      raise TypeError("iteration over a 0-d tensor\n  fix: x.reshape(1) has one element, x.item() is its number")
     return (self[i] for i in range(len(self)))
 
   def __delitem__(self, indices: Any) -> None:
@@ -902,6 +902,12 @@ def _to_array(data: Any, dtype: DType | None) -> Any:
   return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
 
 
+def _array_of_ints(objects: Any, kind: DType) -> Any:
+  """An array of Python's integers, which numpy would take for floats or objects."""
+  values = [as_const(int(x), kind) for x in objects.flat]
+  return numpy.array(values, to_numpy_dtype(kind)).reshape(objects.shape)
+
+
 def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   if any(isinstance(x, Tensor) for x in data):
     fix = "join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
@@ -911,9 +917,14 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   except ValueError as e:
     fix = "give every row the same number of elements"
     raise ValueError(f"the nested lists have different lengths: {data!r}\n  fix: {fix}") from e
+  if wide.dtype.kind in "OSU" or (wide.dtype == float and (abs(wide) >= 2.0**63).any()):
+    objects = numpy.asarray(data, dtype=object)
+    if all(isinstance(x, (int, numpy.integer)) for x in objects.flat):  # beyond int64, not all of them beyond it
+      return _array_of_ints(objects, dtype or dtypes.from_py(objects.tolist()))
   kind = dtype or dtypes.from_py(data if wide.dtype.kind in "OSU" else wide.tolist())  # numpy's numbers as Python's
   if wide.dtype == object:
-    raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}")
+    fix = "leave out what is none, and give a whole number that is so large as a float"
+    raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}\n  fix: {fix}")
   if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
     with numpy.errstate(invalid="ignore", over="ignore"):  # as a cast on a device
       return wide.astype(to_numpy_dtype(kind))

@@ -414,3 +414,21 @@ def test_arrays_of_the_other_byte_order(kind):
   assert np.array_equal(Tensor(a).numpy(), a) and np.array_equal((Tensor(a) + 1).numpy(), a + 1)
   assert Tensor(a).dtype.name == a.dtype.name and np.array_equal(Tensor(a, dtype="float32").numpy(), a)
   assert np.array_equal(Tensor([a[0], a[1]]).numpy(), a)
+
+
+def test_lists_of_integers_beyond_int64_keep_their_digits():
+  """numpy takes them for floats, if others beside them are int64, and then for objects."""
+  x = [2**64 - 1, 0, 2**63 + 1, 7]
+  assert Tensor(x, dtype="uint64").tolist() == x
+  assert Tensor([x[:2], x[2:]], dtype="uint64").tolist() == [x[:2], x[2:]]
+  assert Tensor([np.uint64(2**64 - 1), 1], dtype="uint64").tolist() == [2**64 - 1, 1]
+  assert Tensor([2**64 - 1, -1], dtype="int64").tolist() == [-1, -1]
+  assert Tensor([2**70 + 3, 5], dtype="int32").tolist() == [3, 5]
+  for kind in ("float32", "float64", "bfloat16"):
+    got = Tensor([10**30, -(2**80), 1], dtype=kind)
+    np.testing.assert_allclose(got.cast("float64").numpy(), [1e30, -(2.0**80), 1], rtol=4e-3)
+  for x in ([2**63, 0], [10**30, 1]):
+    with pytest.raises(OverflowError, match=f"(?s){x[0]} is no int32.*fix: "):
+      Tensor(x)
+  with pytest.raises(TypeError, match="(?s)must hold numbers.*fix: "):
+    Tensor([10**30, None], dtype="float32")
