@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tinygrad import Context, Tensor, dtypes
+from tinygrad import Context, Tensor, dtypes, nn
 from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.nn.state import (
   CheckpointError,
@@ -537,3 +537,11 @@ def test_a_file_that_holds_a_whole_object_says_so(tmp_path):
       (tmp_path / name).write_bytes(b"".join([*head, data, pickle.dumps([], 2)]))
     with pytest.raises(CheckpointError, match=rf"{name}: holds an object of a class(.|\n)*fix: .*state_dict\(\)"):
       torch_load(tmp_path / name)
+
+
+def test_an_array_in_a_state_dict_is_told_before_anything_is_loaded():
+  layer = nn.Linear(2, 1)
+  before = layer.weight.tolist()
+  with pytest.raises(nn.state.StateError, match=r"(?s)'bias' is a ndarray.*fix: Tensor\(state_dict\['bias'\]\)"):
+    nn.state.load_state_dict(layer, {"weight": Tensor.ones(1, 2), "bias": np.ones(1, np.float32)}, verbose=False)
+  assert layer.weight.tolist() == before

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tensor_oracle import check, close, normal
 
-from tinygrad import GlobalCounters, Tensor, Variable, dtypes
+from tinygrad import GlobalCounters, Tensor, TinyJit, Variable, dtypes
 
 I = Ellipsis
 VIEWS = [
@@ -413,3 +413,38 @@ def test_positions_are_of_the_default_integer_whatever_holds_the_values(dtype):
   for name, (got, want) in found.items():
     assert got.dtype is dtypes.default_int, name
     np.testing.assert_array_equal(got.numpy(), want, name)
+
+
+VARIABLE_INDICES = [
+  ("before", lambda x: x[Variable("i", -3, 3).bind(-2)], r"index i=-2 is out of range for dim 0.*\(9,\)"),
+  ("behind", lambda x: x[Variable("i", 0, 9).bind(9)], "index i=9 is out of range"),
+  ("write", lambda x: x.__setitem__(Variable("i", 0, 20).bind(15), 1.0), "index i=15 is out of range"),
+  ("end", lambda x: x[: Variable("i", 0, 20).bind(15)], r"range \(0, i=15\) is not inside \[0, 9\]"),
+  ("begin", lambda x: x[Variable("i", -3, 3).bind(-1) :], r"range \(i=-1, 9\) is not inside \[0, 9\]"),
+  ("two ends", lambda x: x[(i := Variable("i", 0, 9).bind(8)) : i + 2], r"is not inside \[0, 9\]"),
+  ("nothing", lambda x: x[Variable("i", 0, 9).bind(8) : 2], r"range \(i=8, 2\) is not inside \[0, 9\]"),
+  ("captured", lambda x: TinyJit(lambda x, i: x[i] + 1)(x, Variable("i", 0, 20).bind(15)), "index i=15 is out of"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), [v[1:] for v in VARIABLE_INDICES], ids=[v[0] for v in VARIABLE_INDICES])
+def test_a_variable_that_is_bound_to_what_is_outside_is_told(call, message):
+  """It read, and wrote, memory beside the tensor's."""
+  x = Tensor(np.arange(9, dtype=np.float32)).realize()
+  with pytest.raises((IndexError, ValueError), match=f"(?s){message}.*fix: "):
+    call(x)
+  assert x.tolist() == [*range(9)]
+
+
+def test_a_variable_below_0_counts_from_the_end():
+  x = np.arange(18, dtype=np.float32).reshape(2, 9)
+  i = Variable("i", -9, -1)
+  for k in (-9, -3, -1):
+    t = Tensor(x).clone().realize()
+    close(t[:, i.bind(k)], x[:, k])
+    close(t[:, i.bind(k) :].sum(1), x[:, k:].sum(1))
+    close(t[:, : i.bind(k)].sum(1), x[:, :k].sum(1))
+    t[:, i.bind(k)] = 50
+    want = x.copy()
+    want[:, k] = 50
+    close(t, want)

@@ -183,8 +183,13 @@ def test_variables_hold_their_bounds():
   n = UOp.variable("n", 1, 8)
   with pytest.raises(ValueError, match=r"n = 9 is outside its bounds \[1, 8\]"):
     n.bind(9)
-  with pytest.raises(ValueError, match="lower bound is above"):
-    UOp.variable("n", 3, 2)
+  for lo, hi in ((3, 2), (1.5, 8), (1, "8")):
+    with pytest.raises(ValueError, match="(?s)Variable.*lower bound is above.*fix: "):
+      UOp.variable("n", lo, hi)
+  for value in (2.5, "2", None):  # 2.5 was 2
+    with pytest.raises(ValueError, match=rf"(?s)n = {value} is outside its bounds \[1, 8\], or no integer.*fix: "):
+      n.bind(value)
+  assert n.bind(np.int64(2)) is n.bind(2)
 
 
 def test_a_variable_of_a_type_that_holds_its_bounds():

@@ -11,6 +11,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import ceildiv, numpy, prod
 from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, mismatch, sint
+from tinygrad.mixin.movement import value_now
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, simplify_sint
@@ -114,7 +115,12 @@ class Indexing(Reduce):
         raise IndexError(f"{rule}\n  fix: use index.int()")
       return _Part(0, n, pick=index)
     if isinstance(index, UOp):
-      return _Part(index, index + 1, drop=True)
+      start = simplify_sint(n + index) if index.vmax < 0 else index
+      here, most = value_now(start), value_now(n)
+      if here is not None and most is not None and not 0 <= here < most:
+        rule = f"index {index} is out of range for dim {dim} of a tensor of shape {self.shape}"
+        raise IndexError(f"{rule}\n  fix: bind a value from 0 to {most - 1}; below 0 if the variable's bounds are")
+      return _Part(start, start + 1, drop=True)
     if isinstance(index, bool) or not hasattr(index, "__index__"):
       raise IndexError(f"{type(index).__name__} is no index\n  fix: use integers, slices, None, ... or integer tensors")
     i = int(index)
@@ -538,5 +544,5 @@ def _slice_part(index: slice, n: sint) -> _Part:
     raise IndexError(f"{rule}, got {index}\n  fix: slice by numbers first: x[::step][start:stop]")
   low: sint = 0 if index.start is None else index.start
   high: sint = n if index.stop is None else index.stop
-  low, high = (simplify_sint(n + e) if isinstance(e, int) and e < 0 else e for e in (low, high))
+  low, high = (simplify_sint(n + e) if (e if isinstance(e, int) else int(e.vmax)) < 0 else e for e in (low, high))
   return _Part(low, high)

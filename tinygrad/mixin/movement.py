@@ -16,7 +16,7 @@ from tinygrad.mixin.base import (
   sint,
   weak_dtype,
 )
-from tinygrad.uop import UOp, simplify_sint, smax, smin
+from tinygrad.uop import Ops, UOp, simplify_sint, smax, smin, substitute
 
 Pairs = tuple[tuple[sint, sint], ...]
 
@@ -36,6 +36,14 @@ def infer_dim(old: tuple[sint, ...], known: list[sint]) -> sint:
     return -1
   result: sint = simplify_sint(size // divisor * prod(d for d in left if isinstance(d, UOp)))
   return result
+
+
+def value_now(n: sint) -> Any:
+  """The value of a dim or an index, by what its variables are bound to in this call; None if one is not."""
+  if isinstance(n, int):
+    return n
+  bound = simplify_sint(substitute(n, {u: u.src[1] for u in n.toposort() if u.op is Ops.BIND}))
+  return bound if isinstance(bound, int) else None
 
 
 class Movement(Base):
@@ -218,7 +226,7 @@ class Movement(Base):
     self._check_count("shrink", len(arg), "ranges", "one pair or None")
     pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
     for (a, b), n in zip(pairs, self.shape):
-      if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
+      if None not in (known := [value_now(x) for x in (0, a, b, n)]) and known != sorted(known):
         what = f"the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})"
         raise ValueError(f"shrink: {what}\n  fix: a range within it, as (0, {n}), or pad first")
     return self._seen(self.uop.shrink(pairs))

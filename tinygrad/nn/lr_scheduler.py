@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.optim import Optimizer, check_number
+from tinygrad.nn.optim import Optimizer, _check_number
 from tinygrad.tensor import Tensor
 
 
-def check_optimizer(owner: object, optimizer: object) -> None:
+def _check_optimizer(owner: object, optimizer: object) -> None:
   """TypeError for what is none."""
   if not isinstance(optimizer, Optimizer):
     problem = f"{type(owner).__name__}: a {type(optimizer).__name__} is no optimizer"
@@ -37,7 +37,7 @@ class LR_Scheduler:
   """
 
   def __init__(self, optimizer: Optimizer) -> None:
-    check_optimizer(self, optimizer)
+    _check_optimizer(self, optimizer)
     self.optimizer, where = optimizer, optimizer.lr.device
     self.epoch_counter = Tensor([0.0], dtype=dtypes.float32, requires_grad=False).to(where).realize()
     self.base_lr = float(optimizer.lr.item())
@@ -120,7 +120,7 @@ class MultiStepLR(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
     super().__init__(optimizer)
-    check_number(self, "[0, inf)", 0.1, gamma=gamma)
+    _check_number(self, "[0, inf)", 0.1, gamma=gamma)
     several: Any = milestones
     if not isinstance(several, Iterable):
       problem = f"MultiStepLR: milestones={milestones!r} is no list of numbers of steps"
@@ -150,8 +150,8 @@ class CosineAnnealingLR(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
     super().__init__(optimizer)
-    check_number(self, "[1, inf)", 100, T_max=T_max)
-    check_number(self, "[0, inf)", 0, eta_min=eta_min)
+    _check_number(self, "[1, inf)", 100, T_max=T_max)
+    _check_number(self, "[0, inf)", 0, eta_min=eta_min)
     self.T_max, self.eta_min = T_max, eta_min
 
   def get_lr(self) -> Tensor:
@@ -175,8 +175,8 @@ class CosineAnnealingLRWithWarmup(LR_Scheduler):
 
   def __init__(self, optimizer: Optimizer, base_lr: float, end_lr: float, warmup_steps: int, decay_steps: int) -> None:
     super().__init__(optimizer)
-    check_number(self, "[0, inf)", 0.001, base_lr=base_lr, end_lr=end_lr)
-    check_number(self, "[0, inf)", 100, warmup_steps=warmup_steps, decay_steps=decay_steps)
+    _check_number(self, "[0, inf)", 0.001, base_lr=base_lr, end_lr=end_lr)
+    _check_number(self, "[0, inf)", 100, warmup_steps=warmup_steps, decay_steps=decay_steps)
     self.base_lr, self.end_lr, self.warmup_steps, self.decay_steps = base_lr, end_lr, warmup_steps, decay_steps
     self.optimizer.lr = self.get_lr()
 
@@ -218,10 +218,10 @@ class OneCycleLR(LR_Scheduler):
       raise ValueError(f"OneCycleLR: unknown anneal_strategy {anneal_strategy!r}\n  fix: use 'linear' or 'cos'")
     if cycle_momentum:
       raise ValueError("OneCycleLR: the momentum is not cycled here\n  fix: cycle_momentum=False")
-    check_number(self, "[0, inf)", 0.001, max_lr=max_lr)
-    check_number(self, "(0, inf)", 10, div_factor=div_factor, final_div_factor=final_div_factor)
-    check_number(self, "[1, inf)", 100, total_steps=total_steps)
-    check_number(self, "[0, 1]", 0.3, pct_start=pct_start)
+    _check_number(self, "[0, inf)", 0.001, max_lr=max_lr)
+    _check_number(self, "(0, inf)", 10, div_factor=div_factor, final_div_factor=final_div_factor)
+    _check_number(self, "[1, inf)", 100, total_steps=total_steps)
+    _check_number(self, "[0, 1]", 0.3, pct_start=pct_start)
     self.first, self.most, self.least = max_lr / div_factor, max_lr, max_lr / div_factor / final_div_factor
     self.total_steps, self.peak, self.cosine = total_steps, pct_start * total_steps - 1, anneal_strategy == "cos"
     self.optimizer.lr = self.get_lr()
@@ -258,12 +258,12 @@ class ReduceLROnPlateau:
     threshold: float = 1e-4,
     threshold_mode: str = "rel",
   ) -> None:
-    check_optimizer(self, optimizer)
+    _check_optimizer(self, optimizer)
     if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
       problem = f"ReduceLROnPlateau: mode {mode!r} and threshold_mode {threshold_mode!r} are none"
       raise ValueError(f"{problem}\n  fix: mode='min' or 'max', threshold_mode='rel' or 'abs'")
-    check_number(self, "(0, 1)", 0.1, factor=factor)
-    check_number(self, "[0, inf)", 1, patience=patience, threshold=threshold)
+    _check_number(self, "(0, 1)", 0.1, factor=factor)
+    _check_number(self, "[0, inf)", 1, patience=patience, threshold=threshold)
     self.optimizer, self.factor, self.patience = optimizer, factor, patience
     self.sign, self.threshold, self.relative = 1 if mode == "min" else -1, threshold, threshold_mode == "rel"
     self.best, self.bad_epoch = math.inf * self.sign, 0

@@ -14,7 +14,7 @@ from tinygrad.tensor import Tensor
 from tinygrad.uop import describe
 
 
-def check_number(owner: object, span: str, example: float, /, **given: Any) -> None:
+def _check_number(owner: object, span: str, example: float, /, **given: Any) -> None:
   """ValueError unless all that is given, by name, are numbers in an interval such as "[0, 1)"; not nan. `example` is
   one that is."""
   low, high = map(float, span[1:-1].split(","))
@@ -63,7 +63,7 @@ class Optimizer:
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
-    check_number(self, "[0, inf)", 0.001, lr=lr)
+    _check_number(self, "[0, inf)", 0.001, lr=lr)
     vars(self)["lr"] = self._scalar(float(lr))  # by this name in a state dict
 
   @property
@@ -81,7 +81,7 @@ class Optimizer:
   @lr.setter
   def lr(self, rate: Tensor | float) -> None:
     if not isinstance(rate, Tensor):  # whose value may be one that a captured step computes
-      check_number(self, "[0, inf)", 0.001, lr=rate)
+      _check_number(self, "[0, inf)", 0.001, lr=rate)
     changed = self.assign_lr(rate)
     changed[0].realize(*changed[1:])
 
@@ -250,7 +250,7 @@ class LARS(Optimizer):
     fused: Any = False,
   ) -> None:
     super().__init__(params, lr, device, fused)
-    check_number(self, "[0, inf)", 0, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps, tcoef=tcoef)
+    _check_number(self, "[0, inf)", 0, momentum=momentum, weight_decay=weight_decay, ns_steps=ns_steps, tcoef=tcoef)
     self.momentum, self.wd, self.tcoef = momentum, weight_decay, tcoef
     self.nesterov, self.classic, self.pre_wd = nesterov, classic, pre_wd
     self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients or ()
@@ -365,8 +365,8 @@ class LAMB(Optimizer):
     fused: Any = False,
   ) -> None:
     super().__init__(params, lr, device, fused)
-    check_number(self, "[0, 1)", 0.9, b1=b1, b2=b2)
-    check_number(self, "[0, inf)", 1e-8, eps=eps, weight_decay=weight_decay)
+    _check_number(self, "[0, 1)", 0.9, b1=b1, b2=b2)
+    _check_number(self, "[0, inf)", 1e-8, eps=eps, weight_decay=weight_decay)
     self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
     self.b1_t, self.b2_t = self._scalar(1.0), self._scalar(1.0)
     self.m, self.v = self._new_optim_param(), self._new_optim_param()

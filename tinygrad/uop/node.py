@@ -285,8 +285,8 @@ class UOp:
     """An integer, given a value at run time (`bind`) within [min_val, max_val]; ValueError for no such. `dtype`, which
     holds both, is only checked (TypeError): in shapes it counts as an index, beside tensors as the default integer."""
     made = f"Variable({name!r}, {min_val}, {max_val})"
-    if min_val > max_val:
-      raise ValueError(f"{made}: the lower bound is above the upper bound")
+    if not hasattr(min_val, "__index__") or not hasattr(max_val, "__index__") or min_val > max_val:
+      raise ValueError(f"{made}: the bounds are no integers, or the lower bound is above the upper bound\n  fix: 1, 10")
     if dtype is not None and (d := to_dtype(dtype)) is not dtypes.index:
       if not dtypes.is_int(d):
         raise TypeError(f"{made}: a variable is an integer, not {d}\n  fix: leave dtype out, and cast what it makes")
@@ -296,11 +296,10 @@ class UOp:
 
   def bind(self, value: int) -> UOp:
     """This variable with its value for one call. Raises ValueError outside the bounds."""
-    assert self.op is Ops.VARIABLE, f"bind on {self.op}"
+    assert self.op is Ops.VARIABLE, f"bind of {self}, which is bound, or no variable; bind the variable itself"
     name, lo, hi = self.arg
-    if not lo <= value <= hi:
-      fix = "bind a value within them, or declare wider bounds"
-      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: {fix}")
+    if not hasattr(value, "__index__") or not lo <= value <= hi:
+      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}], or no integer\n  fix: bind one of these")
     return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
 
   # ---- the hooks: every node that a user's op makes comes through here
