@@ -26,13 +26,16 @@ def check_rule(op: CustomFunction, *operands: Any, mesh: Mesh | None = None, tri
   `operands`: a shape for each, which is filled with small whole numbers, or a Tensor, which is taken as it is (an
   index). Each factor is cut alone over each axis of `mesh` (four CPU devices, two by two), then several at once and
   operands anyhow, `trials` times by chance. Whole numbers have to be equal bit for bit, others up to rounding.
-  Raises: ShardError that names the factor, the operands and their placements, the largest difference, and a fix.
+  Raises: ShardError that names the factor, the operands and their placements, the largest difference, and a fix;
+  TypeError for what is no custom op.
 
   Examples:
     >>> product = custom_op(lambda x, w: x @ w, rule="m k, k n -> m n")
     >>> check_rule(product, (4, 6), (6, 2)) > 20
     True
   """
+  if not isinstance(op, CustomFunction):
+    refuse(f"check_rule: {op!r} is no custom op", "check_rule(custom_op(fn, rule='m -> m'), (8,))", error=TypeError)
   check = RuleCheck(op, [as_array(x, seed + i) for i, x in enumerate(operands)], mesh or four_devices())
   cases = check.alone()
   if not cases:
@@ -81,6 +84,7 @@ class RuleCheck:
   def __init__(self, op: CustomFunction, arrays: list[Any], mesh: Mesh) -> None:
     self.op, self.arrays, self.mesh = op, arrays, mesh
     whole = [Tensor(a) for a in arrays]
+    op.on(whole)
     made = op.fn(*whole)
     results = made if isinstance(made, tuple) else (made,)
     bound = op.rule.on([x.uop for x in whole], {k: y.uop.shape for k, y in enumerate(results)})

@@ -112,6 +112,16 @@ def test_a_false_gradient_is_named():
     check_rule(half, (8, 4), mesh=GRID)
 
 
+def test_what_cannot_be_checked():
+  with pytest.raises(TypeError, match=r"(?s)check_rule: <function .*> is no custom op.*fix: check_rule\(custom_op"):
+    check_rule(softmax, (8,))
+  op = custom_op(lambda x: x * 2, rule="m -> m")
+  with pytest.raises(ShardError, match="says 1 operands, and there are 2"):
+    check_rule(op, (8,), (8,))
+  with pytest.raises(TypeError, match="returns 3 of type int"):
+    check_rule(custom_op(lambda x: 3, rule="m -> m"), (8,))
+
+
 def test_nothing_to_compare():
   with pytest.raises(ShardError, match="no factor of '!m -> m' can be cut"):
     check_rule(custom_op(lambda x: x, rule="!m -> m"), (8,))

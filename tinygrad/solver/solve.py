@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tinygrad.device import Mesh, spec_of
+from tinygrad.device import spec_of
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
@@ -136,7 +136,7 @@ class Solver:
 
   def joint_hint(self, slot: int, a: Hint, b: Hint) -> Hint:
     """What two hints of one group say. Raises: Disagreement."""
-    if (joint := joined(a, b)) is None:
+    if (joint := said_by_both(a, b)) is None:
       one, two = (spec_of(self.problem.mesh, h.dims) for h in (a, b))
       members = [v for v, s in enumerate(self.slot) if s == slot]
       raise Disagreement(f"values of one group have hints that disagree: {one} and {two}", members)
@@ -357,7 +357,7 @@ def cheap_direction(edge: Edge, problem: Problem) -> Direction:
   return Direction.BOTH if source == result else Direction.FORWARD if source > result else Direction.BACKWARD
 
 
-def joined(a: Hint, b: Hint) -> Hint | None:
+def said_by_both(a: Hint, b: Hint) -> Hint | None:
   """What two hints of one value say together; None if they disagree, of how a dim is cut or of what an axis is for. The
   round of a dim is that of who cuts it."""
   dims, priorities = list[Axes](), list[int]()
