@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,8 +119,15 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
   Raises: ShardError for a hint that names no axis of the mesh, and for hints of one group that disagree.
   """
   asked = ask(sink, mesh, inert)
-  try:
+  with disagreements_told(asked):
     return Answer(asked, solve(asked.problem, policy))
+
+
+@contextlib.contextmanager
+def disagreements_told(asked: Asked) -> Iterator[None]:
+  """Hints of one group that disagree raise a ShardError that names them, and their lines."""
+  try:
+    yield
   except Disagreement as e:
     grouped = (u for u in asked.order if u.op is CONSTRAIN and asked.number.get(u) in e.values)
     said = dict.fromkeys([f"    the hint: {u.arg} in {source_line(*u.origin)}" for u in grouped if u.origin])

@@ -111,10 +111,7 @@ class Solver:
     self.said: list[Hint] = []  # by their numbers
     self.numbers: dict[Hint, int] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
-    given: dict[int, Hint] = {}
-    for s, hint in zip(self.slot, problem.hints):
-      if hint is not None:
-        given[s] = hint if s not in given else self.joint_hint(s, given[s], hint)
+    given = hints_by_slot(problem, self.slot)
     self.spoken = set(given)  # slots of which something is said
     anything: dict[int, int] = {}  # by the number of dims
     self.hints: list[int] = []  # of each slot the number of its hint; last that of no value
@@ -133,14 +130,6 @@ class Solver:
         if of >= 0:
           self.readers.setdefault(of, []).append(e)
     self.at_rest = AtRest()
-
-  def joint_hint(self, slot: int, a: Hint, b: Hint) -> Hint:
-    """What two hints of one group say. Raises: Disagreement."""
-    if (joint := said_by_both(a, b)) is None:
-      one, two = (spec_of(self.problem.mesh, h.dims) for h in (a, b))
-      members = [v for v, s in enumerate(self.slot) if s == slot]
-      raise Disagreement(f"values of one group have hints that disagree: {one} and {two}", members)
-    return joint
 
   def numbered(self, hint: Hint) -> int:
     """The number of all hints that are equal to this one."""
@@ -293,6 +282,23 @@ def slots(problem: Problem) -> list[int]:
       a, b = find(group[0]), find(v)
       first[max(a, b)] = min(a, b)
   return [find(v) for v in first]
+
+
+def hints_by_slot(problem: Problem, slot: Sequence[int]) -> dict[int, Hint]:
+  """What is said of each slot, by all values that share it. Raises: Disagreement."""
+  given: dict[int, Hint] = {}
+  for s, hint in zip(slot, problem.hints):
+    if hint is None:
+      continue
+    if (said := given.get(s)) is None:
+      given[s] = hint
+      continue
+    if (joint := said_by_both(said, hint)) is None:
+      one, two = (spec_of(problem.mesh, h.dims) for h in (said, hint))
+      members = [v for v, of in enumerate(slot) if of == s]
+      raise Disagreement(f"values of one group have hints that disagree: {one} and {two}", members)
+    given[s] = joint
+  return given
 
 
 def levels(problem: Problem) -> Levels:
