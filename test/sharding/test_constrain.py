@@ -24,11 +24,11 @@ def test_names_become_sub_axes_when_there_is_a_mesh():
   dims, replicated, reduced = constraint(2, P("tp:(2)2", OPEN), replicated="dp", reduced="tp:(1)2").sub_axes(mesh)
   assert dims == ((mesh.sub_axis("tp:(2)2"),), ())
   assert replicated == (mesh.sub_axis("dp"),) and reduced == (mesh.sub_axis("tp:(1)2"),)
-  for spec, said in ((P("dp", "pt"), "'pt' is no axis"), (P("dp", "dp"), '"?dp"? of .* is used twice')):
+  for spec, said in ((P("dp", "pt"), "'pt' is no axis"), (P("dp", "dp:(1)2"), '"?dp"? of .* is used twice')):
     with pytest.raises(ShardError, match=said):
       constraint(2, spec).sub_axes(mesh)
   with pytest.raises(ShardError, match="is used twice"):
-    constraint(2, P("dp"), replicated="dp").sub_axes(mesh)
+    constraint(2, P("dp"), replicated="dp:(1)2").sub_axes(mesh)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,15 @@ def test_names_become_sub_axes_when_there_is_a_mesh():
     ({"spec": "dp"}, "a spec is a P, not 'dp'", "x.constrain(P('dp'))", ShardTypeError),
     ({"spec": Sharding(D2, 0)}, "a spec is a P, not Sharding(", "x.constrain(P('x'))", ShardTypeError),
     ({"spec": 0}, "a spec is a P, not 0", "x.constrain(P('x', OPEN))", ShardTypeError),
+    ({"spec": P("d", "d")}, "constrain(P('d', 'd')): an axis is named twice", "x.constrain(P('d', None))", ShardError),
+    ({"spec": P(("d", "d", OPEN))}, "an axis is named twice", "x.constrain(P(('d', '?'), None))", ShardError),
+    (
+      {"spec": P("d", ("e", OPEN)), "replicated": ("d", "f"), "priority": 1},
+      "constrain(P('d', ('e', '?')), priority=1, replicated=('d', 'f')): an axis is named twice",
+      "x.constrain(P('d', ('e', '?')), priority=1, replicated=('f',))",
+      ShardError,
+    ),
+    ({"reduced": ("d", "d")}, "an axis is named twice", "x.constrain(P('?', '?'), reduced=('d',))", ShardError),
     ({"group": ["kv"]}, "group=['kv'] of type list cannot be told from others", 'group="kv"', ShardTypeError),
     ({"reduced": 5}, "reduced=5: names of mesh axes", 'reduced=("x",)', ShardTypeError),
     ({"spec": P("a", "b", "c")}, "P('a', 'b', 'c') has 3 dims, the tensor 2", "x.constrain(P('a', 'b'))", ShardError),
@@ -59,15 +68,14 @@ def test_what_is_no_hint_is_refused_at_the_users_line(given, said, fix, kind):
   [
     ({"spec": P("zz")}, "P('zz', None)): 'zz' is no axis of", "x.constrain(P(None, None))"),
     ({"spec": P(("dpp", OPEN))}, "'dpp' is no axis of", "x.constrain(P(('dp', '?'), None))"),
-    ({"spec": P("dp", "dp")}, "is used twice", "x.constrain(P('dp', None))"),
+    ({"spec": P("dp", "dp:(1)2")}, "is used twice", "x.constrain(P('dp', None))"),
     (
-      {"spec": P("dp", OPEN), "replicated": "dp", "priority": 1},
-      "constrain(P('dp', '?'), priority=1, replicated=('dp',)): ",
+      {"spec": P("dp", OPEN), "replicated": "dp:(1)2", "priority": 1},
+      "constrain(P('dp', '?'), priority=1, replicated=('dp:(1)2',)): ",
       "x.constrain(P('dp', '?'), priority=1)",
     ),
     ({"replicated": ("tp", "q")}, "'q' is no axis of", "x.constrain(P('?', '?'), replicated=('tp',))"),
     ({"reduced": "tpp"}, "'tpp' is no axis of", "x.constrain(P('?', '?'), reduced=('tp',))"),
-    ({"reduced": ("tp", "tp")}, "is used twice", "x.constrain(P('?', '?'), reduced=('tp',))"),
   ],
 )
 def test_what_the_mesh_does_not_have_is_refused_in_the_words_of_the_hint_and_the_fix_works(given, said, fix):

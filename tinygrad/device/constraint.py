@@ -104,7 +104,7 @@ def constraint(
   except TypeError:
     rule = f"constrain: group={group!r} of type {type(group).__name__} cannot be told from others: it has no hash"
     refuse(rule, 'group="kv"  # any name', error=ShardTypeError)
-  return Constraint(
+  hint = Constraint(
     tuple(tuple(n for n in names if n != OPEN) for names in listed),
     tuple(OPEN in names for names in listed),
     _priorities(priority, rank),
@@ -113,6 +113,22 @@ def constraint(
     group,
     propagate,
   )
+  if (once := _without_repeats(hint)) != hint:
+    refuse(f"{hint!r}: an axis is named twice", f"x.{once!r}  # each mesh axis cuts one dim, or none")
+  return hint
+
+
+def _without_repeats(hint: Constraint) -> Constraint:
+  """Each axis where it is named first."""
+  seen: set[str] = set()
+
+  def first(names: tuple[str, ...]) -> tuple[str, ...]:
+    kept = tuple(n for n in dict.fromkeys(names) if n not in seen)
+    seen.update(kept)
+    return kept
+
+  dims = tuple(map(first, hint.dims))
+  return replace(hint, dims=dims, replicated=first(hint.replicated), reduced=tuple(dict.fromkeys(hint.reduced)))
 
 
 def _spec_like(given: Any) -> str:
