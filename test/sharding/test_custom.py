@@ -249,6 +249,22 @@ def test_operands_without_a_derivative():
   np.testing.assert_array_equal(y.sum().gradient(x)[0].numpy(), np.tile(counts[:, None], (1, 12)))
 
 
+@pytest.mark.parametrize("partial", ("max", None))
+def test_a_gradient_over_what_may_not_be_cut_is_of_the_whole(partial):
+  """Each row's maximum is on one device: others must not take their own for it. (Mutant seen: `partial=None` was taken
+  for a sum there.)"""
+  largest = custom_op(lambda x: x.max(1), rule="m k -> m", partial=partial)
+  whole = A + np.arange(12, dtype=np.float32) / 16
+  want = np.zeros(A.shape, np.float32)
+  want[np.arange(8), whole.argmax(1)] = 5
+  cut, hinted = put(whole, None, "x"), Tensor(whole).realize()
+  of_hinted = (largest(hinted.constrain(P(None, "x"))) * 5).sum().gradient(hinted)[0]
+  propagate(of_hinted, mesh=GRID)
+  assert hinted.device.spec == P(None, "x")
+  for g in ((largest(cut) * 5).sum().gradient(cut)[0], of_hinted):
+    np.testing.assert_array_equal(g.numpy(), want)
+
+
 def test_a_gradient_of_ones_own():
   straight = custom_op(lambda x: x.round(), rule="m k -> m k", gradient=lambda g, x: g * (x > 0))
   x = put(A / 2, "x", "y")
