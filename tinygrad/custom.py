@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from tinygrad.transforms.custom import Nodes, RuledOp, build_custom
 from tinygrad.transforms.factor_rule import FactorRule, factor_rule_from
 from tinygrad.uop import Ops, UOp, describe, holes_like, lengths, render_shape
 
+AN_OP = "custom_op(lambda x: x.exp(), rule='n -> n')"
 REDUCTIONS = {"sum": Ops.ADD, "max": Ops.MAX, "min": Ops.MIN, "prod": Ops.MUL, None: None}
 
 
@@ -59,6 +61,10 @@ class TensorGradient:
       given = [given[0] if k == self.of.result else Tensor.zeros(*s, dtype=d) for k, (s, d) in enumerate(shapes)]
     made = self.gradient(*given, *map(Tensor._wrap, src))
     parts = made if isinstance(made, (list, tuple)) else (made,)
+    for p in parts:
+      if p is not None and not isinstance(p, Tensor):
+        rule = f"custom op: the gradient function {name_of(self.gradient)} gives {p!r} of type {type(p).__name__}"
+        refuse(rule, "return a gradient of each operand's shape, or None", *map(describe, src))
     if len(parts) != len(src) or any(p is not None and p.shape != s.shape for p, s in zip(parts, src)):
       got = ", ".join("None" if p is None else render_shape(p.shape) for p in parts)
       rule = f"custom op: the gradient function {name_of(self.gradient)} gives {got}"
@@ -83,7 +89,9 @@ class CustomFunction:
   def __repr__(self) -> str:
     return f"custom_op({name_of(self.fn)}, rule={self.rule.text!r})"
 
-  def __call__(self, *operands: Any) -> Any:
+  def on(self, operands: Sequence[Any]) -> tuple[Nodes, tuple[tuple[str, Any], ...]]:
+    """(the operands' nodes, the settings that fn reads). Raises: ShardError and TypeError where operands, what fn
+    returns and the rule disagree."""
     for i, x in enumerate(operands):
       if not isinstance(x, Tensor):
         rule = f"custom op: operand {i} of {name_of(self.fn)} is {x!r} of type {type(x).__name__}"
@@ -91,13 +99,15 @@ class CustomFunction:
     src = tuple(x.uop for x in operands)
     settings = tuple((k, v.value) for k, v in sorted(ContextVar.all.items()) if v.shapes == "graph")
     n = len(self.rule.results)
-    if len(src) != len(self.rule.sources):
-      self.rule.on(src, {})
+    self.rule.on(src, {})  # before fn sees them
     shapes = [u.shape for u in TensorFunction(self.fn, 0, settings).results(holes_like(src))]
     if len(shapes) != n:
       self.rule.wrong(f"says {n} results, and {name_of(self.fn)} returns {len(shapes)}", "give each a part", src)
     self.rule.on(src, dict(enumerate(shapes)))
-    made = []
+    return src, settings
+
+  def __call__(self, *operands: Any) -> Any:
+    (src, settings), n, made = self.on(operands), len(self.rule.results), []
     for k in range(n):
       fn = TensorFunction(self.fn, k, settings)
       own = None if self.gradient is None else TensorGradient(self.gradient, fn, n)
@@ -141,20 +151,42 @@ def custom_op(
   """
   if fn is None:
     return lambda fn: custom_op(fn, rule=rule, partial=partial, gradient=gradient, kernel=kernel, **sizes)
-  if partial not in REDUCTIONS:
+  if partial not in tuple(REDUCTIONS):  # it may have no hash
     known = ", ".join(map(repr, REDUCTIONS))
     refuse(f"custom op: there is no partial={partial!r} in the rule {rule!r}", f"one of {known}")
   for what, f in (("fn", fn), ("gradient", gradient or fn)):
     if not callable(f):
-      refuse(
-        f"custom op: {what}={f!r} is no function of Tensors",
-        "custom_op(lambda x: x.exp(), rule='n -> n')",
-        error=TypeError,
-      )
+      refuse(f"custom op: {what}={f!r} is no function of Tensors", AN_OP, error=TypeError)
   read = factor_rule_from(rule, sizes)
-  for kind, source in (kernel or {}).items():
-    check_source(kind, source, name_of(fn), read)
-  return CustomFunction(fn, read, REDUCTIONS[partial], gradient, tuple(sorted((kernel or {}).items())))
+  operands = [f"operand {i}" for i in range(len(read.sources))]
+  check_arguments("fn", fn, rule, operands)
+  if gradient is not None:
+    results = [f"gradient of result {k}" for k in range(len(read.results))]
+    check_arguments("gradient", gradient, rule, results + operands)
+  return CustomFunction(fn, read, REDUCTIONS[partial], gradient, kernels_of(kernel or {}, name_of(fn), read))
+
+
+def check_arguments(what: str, f: Callable[..., Any], rule: str, given: Sequence[str]) -> None:
+  """Raises: ShardError for a function that cannot be called with what it will be given."""
+  try:
+    signature = inspect.signature(f)
+  except ValueError:
+    return  # written in C
+  try:
+    signature.bind(*given)
+  except TypeError as e:
+    said = f"custom op: {what} {name_of(f)} cannot be called with {', '.join(given)}: {e} (the rule is {rule!r})"
+    refuse(said, f"{what} of {len(given)} arguments, or a rule of other operands and results")
+
+
+def kernels_of(given: Any, name: str, rule: FactorRule) -> tuple[tuple[str, str], ...]:
+  """(kind of backend, source) of each kernel. Raises: ShardError, DeviceError for what is no kernel."""
+  if not isinstance(given, Mapping):
+    fix = f"kernel={{'CPU': 'void {name}(float *out, const float *x, …) {{…}}'}}"
+    refuse(f"custom op: kernel={given!r} does not say for which kind of backend", fix)
+  for kind, source in given.items():
+    check_source(kind, source, name, rule)
+  return tuple(sorted(given.items()))
 
 
 def check_source(kind: Any, source: Any, name: str, rule: FactorRule) -> None:

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
+from tinygrad.device import (
+  Buffer,
+  Computes,
+  Device,
+  Mesh,
+  ShardTypeError,
+  as_mesh,
+  device_set,
+  one_of_each_kind,
+  refuse,
+)
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.compile import schedule_of
 from tinygrad.engine.program_order import program_order
@@ -86,13 +96,7 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
     >>> x.device.spec, w.device.spec, y.device.spec
     (P('d'), P(), P('d'))
   """
-  check_mesh("propagate", mesh)
-  return place_on(mesh, roots_of("propagate", outputs))
-
-
-def check_mesh(name: str, mesh: Any) -> None:
-  if not isinstance(mesh, Mesh):
-    refuse(f"{name}: mesh={mesh!r} is no Mesh", 'mesh=Mesh(("CPU:0", "CPU:1"), names=("dp",))', error=ShardTypeError)
+  return place_on(as_mesh("propagate", mesh), roots_of("propagate", outputs))
 
 
 def check_machine(memory: Any, machine: Any) -> None:
@@ -135,9 +139,8 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
     >>> 0 <= said.gap < 1
     True
   """
-  check_mesh("auto", mesh)
   check_machine(memory, machine)
-  roots, on = roots_of("auto", outputs), machine or machines.machine_for(mesh)
+  roots, on = roots_of("auto", outputs), machine or machines.machine_for(as_mesh("auto", mesh))
   looked = search.Search(model.Model(UOp.sink(*roots), mesh, on))
   if memory is None:
     found = automatic.answered(looked.model, looked.within(None))
@@ -337,8 +340,7 @@ def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | No
 
 def as_propagated(roots: Sequence[UOp], mesh: Mesh) -> list[UOp]:
   """What `propagate` would make of values."""
-  check_mesh("explain", mesh)
-  return noted(place_by_hints(roots, mesh), roots)
+  return noted(place_by_hints(roots, as_mesh("explain", mesh)), roots)
 
 
 def as_placed(found: Answer, roots: Sequence[UOp]) -> list[UOp]:

@@ -327,8 +327,8 @@ class Tensor(NN, metaclass=_Training):
     0 first, one number or one for each dim. `replicated`: axes that cut no dim. `reduced`: axes over which a sum is not
     put off beyond this point. Values of one `group` are placed alike. `propagate`: what passes this point, "both"
     directions, "forward", "backward" or "none".
-    Raises: ShardError and ShardTypeError for what is no hint for this tensor; for names that are no axes, when a mesh
-    is there.
+    Raises: ShardError and ShardTypeError for what is no hint for this tensor, and an axis that is named twice; for
+    names that are no axes, when a mesh is there.
     Shape: `(..) -> (..)`.
 
     Examples:

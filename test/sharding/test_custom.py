@@ -1,6 +1,8 @@
 """Custom ops with a sharding rule: values, placements and bytes are those of the ops they stand for, and what a
 rule says wrongly is refused."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -247,6 +249,22 @@ def test_operands_without_a_derivative():
   np.testing.assert_array_equal(y.sum().gradient(x)[0].numpy(), np.tile(counts[:, None], (1, 12)))
 
 
+@pytest.mark.parametrize("partial", ("max", None))
+def test_a_gradient_over_what_may_not_be_cut_is_of_the_whole(partial):
+  """Each row's maximum is on one device: others must not take their own for it. (Mutant seen: `partial=None` was taken
+  for a sum there.)"""
+  largest = custom_op(lambda x: x.max(1), rule="m k -> m", partial=partial)
+  whole = A + np.arange(12, dtype=np.float32) / 16
+  want = np.zeros(A.shape, np.float32)
+  want[np.arange(8), whole.argmax(1)] = 5
+  cut, hinted = put(whole, None, "x"), Tensor(whole).realize()
+  of_hinted = (largest(hinted.constrain(P(None, "x"))) * 5).sum().gradient(hinted)[0]
+  propagate(of_hinted, mesh=GRID)
+  assert hinted.device.spec == P(None, "x")
+  for g in ((largest(cut) * 5).sum().gradient(cut)[0], of_hinted):
+    np.testing.assert_array_equal(g.numpy(), want)
+
+
 def test_a_gradient_of_ones_own():
   straight = custom_op(lambda x: x.round(), rule="m k -> m k", gradient=lambda g, x: g * (x > 0))
   x = put(A / 2, "x", "y")
@@ -254,6 +272,9 @@ def test_a_gradient_of_ones_own():
   both = custom_op(lambda x: (x * 2, x * 3), rule="m k -> m k, m k", gradient=lambda g, h, x: g * 10 + h * 100)
   y, z = both(x)
   np.testing.assert_array_equal((y + z).sum().gradient(x)[0].numpy(), np.full(A.shape, 110))
+  number = custom_op(lambda x: x * 2, rule="m k -> m k", gradient=lambda g, x: 3.0)
+  with pytest.raises(ShardError, match=r"(?s)gradient function <lambda> gives 3.0 of type float.*fix: return a grad"):
+    number(x).sum().gradient(x)
   short = custom_op(lambda x: x * 2, rule="m k -> m k", gradient=lambda g, x: g.sum(0))
   with pytest.raises(ShardError, match=r"(?s)gradient function <lambda> gives \[12\].*fix: return a gradient"):
     short(x).sum().gradient(x)
@@ -363,7 +384,8 @@ def test_a_rule_that_says_nothing(said):
 
 OPERANDS = {
   "says 2 dims of operand 0, which has 1": ("m k -> m k", lambda x: x, ((4,),)),
-  "says 1 operands, and there are 2": ("m -> m", lambda x, y: x, ((4,), (4,))),
+  "says 1 operands, and there are 2": ("m -> m", lambda *xs: xs[0], ((4,), (4,))),
+  "says 3 dims of operand 0, which has 2": ("m k n -> m n", lambda x: x.sum(1).reshape(*x.shape[:3:2]), ((4, 4),)),
   "dim 1 of operand 1, which is 5: m is 4 by dim 0 of operand 0": ("m, k m -> m", lambda x, y: x, ((4,), (2, 5))),
   "a 1 is a dim of length one": ("m 1 -> m", lambda x: x.sum(1), ((4, 2),)),
   "does not tell the sizes of h and d": ("(h d) -> h", lambda x: x, ((4,),)),
@@ -401,6 +423,34 @@ def test_a_function_that_does_not_run_on_parts_raises_at_the_call():
 def test_nothing_is_read_while_it_is_traced(read):
   with pytest.raises(ShardError, match=r"(?s)read or realized that has none.*test_custom.py.*fix: return it"):
     custom_op(lambda x: (read(x), x)[1], rule="m k -> m k")(put(A, "x"))
+
+
+MISTAKES = {
+  "fn <lambda> cannot be called with operand 0: ": (lambda x, y: x, "m -> m", {}),
+  "fn <lambda> cannot be called with operand 0, operand 1: ": (lambda x: x, "m, m -> m", {}),
+  "gradient <lambda> cannot be called with gradient of result 0, operand 0: ": (
+    lambda x: x, "m -> m", {"gradient": lambda g: g},
+  ),
+  "gradient <lambda> cannot be called with gradient of result 0, gradient of result 1, operand 0: ": (
+    lambda x: (x, x), "m -> m, m", {"gradient": lambda g, x: g},
+  ),
+  "no partial=['sum']": (lambda x: x, "m -> m", {"partial": ["sum"]}),
+  "kernel='void f(float *out) {}'": (lambda x: x, "m -> m", {"kernel": "void f(float *out) {}"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_what_is_no_custom_op_is_refused_where_it_is_defined(said):
+  fn, rule, more = MISTAKES[said]
+  with pytest.raises(ShardError) as e:
+    custom_op(fn, rule=rule, **more)
+  assert said in line_of(e) and "test_custom.py" in line_of(e)
+
+
+def test_functions_that_may_be_called_so_are_taken():
+  x = Tensor([1.0, 4.0])
+  for fn in (Tensor.sqrt, lambda *xs: xs[0].sqrt(), functools.partial(lambda power, x: x**power, 0.5)):
+    np.testing.assert_array_equal(custom_op(fn, rule="m -> m")(x).numpy(), [1, 2])
 
 
 def test_other_mistakes():

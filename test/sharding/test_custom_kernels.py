@@ -116,7 +116,7 @@ def test_mistakes():
     broken(Tensor(A), Tensor(W)).numpy()
   with pytest.raises(ShardError, match=r"has no function <lambda>"):
     custom_op(lambda x: x, rule="n -> n", kernel={"CPU": SOURCE})
-  with pytest.raises(ShardError, match="a kernel has one result, and the rule 'n -> n, n' 2"):
-    custom_op(matmul, rule="n -> n, n", kernel={"CPU": SOURCE})
+  with pytest.raises(ShardError, match="a kernel has one result, and the rule 'm k, k n -> m, n' 2"):
+    custom_op(matmul, rule="m k, k n -> m, n", kernel={"CPU": SOURCE})
   with pytest.raises(DeviceError, match="TPU"):
     custom_op(matmul, rule="m k, k n -> m n", kernel={"TPU": SOURCE})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Mesh, ShardError, Tensor, check_rule, custom_op
+from tinygrad.rule_check import is_close
 from tinygrad.transforms import custom, factor_rule
 
 GRID = Mesh([f"CPU:{i}" for i in range(1, 5)], (2, 2), ("x", "y"))
@@ -110,6 +111,26 @@ def test_a_false_gradient_is_named():
   assert check_rule(op, (8, 4), mesh=GRID, trials=2)
   with pytest.raises(ShardError, match="the gradient by operand 0 of"):
     check_rule(half, (8, 4), mesh=GRID)
+
+
+def test_a_true_rule_is_not_refused_for_rounding():
+  """Products beyond 2**24 are whole numbers, and rounded; a gradient that equals share adds up thirds."""
+  x = Tensor(np.random.default_rng(0).choice([3.0, -5.0, 7.0], (24, 4)).astype(np.float32))
+  assert check_rule(custom_op(lambda x: x.prod(0), rule="m n -> n", partial="prod"), x, mesh=GRID, trials=4) > 8
+  one, third = np.array([1.0, 3.0], np.float32), np.array([0.99999994, 3.0], np.float32)
+  assert is_close(third, one, exact=False) and not is_close(third, one)
+  assert not is_close(np.array([1.01, 3.0], np.float32), one, exact=False)
+  assert is_close(np.array([np.inf, 2.5], np.float32), np.array([np.inf, 2.5], np.float32))
+
+
+def test_what_cannot_be_checked():
+  with pytest.raises(TypeError, match=r"(?s)check_rule: <function .*> is no custom op.*fix: check_rule\(custom_op"):
+    check_rule(softmax, (8,))
+  op = custom_op(lambda x: x * 2, rule="m -> m")
+  with pytest.raises(ShardError, match="says 1 operands, and there are 2"):
+    check_rule(op, (8,), (8,))
+  with pytest.raises(TypeError, match="returns 3 of type int"):
+    check_rule(custom_op(lambda x: 3, rule="m -> m"), (8,))
 
 
 def test_nothing_to_compare():

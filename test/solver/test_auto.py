@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from extra.bench.place_cost import training
-from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto, propagate
+from tinygrad import OPEN, Mesh, P, ShardError, Sharding, Tensor, auto, propagate
 from tinygrad.device import Partial, ShardTypeError
-from tinygrad.helpers import GlobalCounters
+from tinygrad.helpers import GlobalCounters, prod
 from tinygrad.propagation import Placing, apply
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import plan
@@ -23,6 +23,7 @@ from tinygrad.solver.auto.classes import Classes, numbered
 from tinygrad.solver.auto.machine import H100, Machine
 from tinygrad.solver.auto.model import Model
 from tinygrad.solver.auto.search import Search
+from tinygrad.solver.axes import within_axes
 from tinygrad.uop import Ops, UOp
 
 D4 = tuple(f"NULL:{i}" for i in range(4))
@@ -307,6 +308,70 @@ def test_hints_and_placements_are_kept():
   auto(y, mesh=mesh)
   assert w.device == Sharding(mesh, P("tp")) and x.device.cut(0) == (mesh.sub_axis("dp"),)
   np.testing.assert_array_equal(y.numpy(), np.full((8, 8), 16.0))
+
+
+@pytest.mark.parametrize(
+  "shape, spec",
+  [
+    ((6, 8), P(("dp", "tp"))),
+    ((7, 8), P("dp", OPEN)),
+    ((8, 8), P(("tp", "dp"), OPEN)),
+    ((8, 8), P(None, "tp:(1)2")),
+    ((5, 8), P("dp", ("tp:(2)2", OPEN))),
+  ],
+  ids=str,
+)
+def test_a_hint_that_is_no_choice_of_the_program_is_kept(shape, spec):
+  """Uneven cuts, axes in another order and parts of axes. (Mutant seen: such a value was whole.)"""
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(8)), (2, 4), ("dp", "tp"))
+  a, b = np.arange(prod(shape), dtype=np.float32).reshape(shape) % 5, np.arange(32, dtype=np.float32).reshape(8, 4) % 3
+  x, w = Tensor(a).realize(), Tensor(b).realize()
+  hinted = (x * 2).constrain(spec)
+  y = hinted.relu() @ w
+  grad = y.square().sum().gradient(w)[0]
+  auto(y, grad, mesh=mesh)
+  entries = [(e,) if isinstance(e, str) else e or () for e in (*spec, *[None] * (2 - len(spec)))]
+  said = [tuple(mesh.sub_axis(n) for n in e if n != OPEN) for e in entries]
+  assert [within_axes(hinted.device.cut(i), mesh) for i in range(2)] == said
+  np.testing.assert_array_equal(y.numpy(), 2 * a @ b)
+  np.testing.assert_array_equal(grad.numpy(), 2 * (2 * a).T @ (2 * a @ b))
+
+
+def grouped(*hints):
+  """Two values of one group that have nothing else in common, one of them read where it had better be whole."""
+  x, y, w = (Tensor(np.full((8, 8), i, np.float32)).realize() for i in (1, 2, 3))
+  one, two = ((t * 2).constrain(**hint, group="kv") for t, hint in zip((x, y), hints))
+  return one, two, one @ w, two @ w
+
+
+@pytest.mark.parametrize("f", [auto, propagate])
+def test_values_of_one_group_are_placed_alike(f):
+  """(Mutant seen: `auto` placed each for itself.)"""
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), (2, 2), ("dp", "tp"))
+  for hints, cut in (
+    (({"spec": P("dp", OPEN)}, {}), "dp"),
+    (({"spec": P(None, "tp")}, {"spec": P(OPEN, OPEN)}), "tp"),
+    (({"replicated": "dp"}, {"replicated": "tp"}), None),
+  ):
+    one, two, *ys = grouped(*hints)
+    f(*ys, mesh=mesh)
+    assert one.device == two.device, hints
+    assert cut is None or any(mesh.sub_axis(cut) in one.device.cut(i) for i in range(2))
+    assert cut is not None or one.device == Sharding(mesh, P())
+    for i, y in enumerate(ys):
+      np.testing.assert_array_equal(y.numpy(), np.full((8, 8), 48 * (i + 1)))
+
+
+@pytest.mark.parametrize("f", [auto, propagate])
+def test_hints_of_one_group_that_disagree_are_refused(f):
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), (2, 2), ("dp", "tp"))
+  other = Tensor.ones(8).contiguous().constrain(P("dp"), group="another")
+  _, _, *ys = grouped({"spec": P("dp", OPEN)}, {"spec": P(OPEN, "dp")})
+  with pytest.raises(
+    ShardError, match=r"disagree: P\('dp', None\) and P\(None, 'dp'\)(.|\n)*'kv'\) in (.|\n)*fix: "
+  ) as e:
+    f(other, *ys, mesh=mesh)
+  assert "another" not in str(e.value)
 
 
 def test_without_highspy_it_says_what_to_install(monkeypatch):

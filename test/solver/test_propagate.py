@@ -237,7 +237,7 @@ def test_host_data_goes_where_it_is_used():
 def test_what_cannot_be_is_said_with_the_hints_line():
   x, _ = whole(8, 8)
   hinted = x.constrain(P("pd"))  # here
-  with pytest.raises(ShardError, match=r"P\('pd', None\): 'pd' is no axis(.|\n)*P\(\"pd\"\)\)  # here"):
+  with pytest.raises(ShardError, match=r"constrain\(P\('pd', None\)\): 'pd' is no axis(.|\n)*P\(\"pd\"\)\)  # here"):
     propagate(hinted + 1, mesh=M2)
   with pytest.raises(ShardTypeError, match="propagate: mesh=None is no Mesh(.|\n)*fix: "):
     propagate(x, mesh=None)

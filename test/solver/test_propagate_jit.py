@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad import OPEN, Context, Mesh, P, Sharding, Tensor, TinyJit, nn
+from tinygrad.device import ShardTypeError
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 MESH = Mesh(D4, (2, 2), ("dp", "tp"))
@@ -101,6 +102,14 @@ def test_a_capture_under_one_setting_is_not_replayed_under_another(name, values)
       for _ in range(3):
         np.testing.assert_array_equal(step(x).numpy(), X + 1)
   assert len(calls) == 2 * len(values) and len(step.states) == len(values)
+
+
+@pytest.mark.parametrize("mesh", (D4, "CPU:1", Sharding(MESH, P("dp"))))
+def test_what_is_no_mesh_is_refused_where_the_function_is_wrapped(mesh):
+  with pytest.raises(ShardTypeError, match=r"(?s)TinyJit: mesh=.* is no Mesh.*test_propagate_jit.py.*fix: mesh=Mesh\("):
+    TinyJit(lambda x: x + 1, mesh=mesh)
+  with pytest.raises(ShardTypeError, match="TinyJit: mesh=.* is no Mesh"):
+    TinyJit(mesh=mesh)(lambda x: x + 1)
 
 
 def test_a_capture_with_one_hint_or_on_one_mesh_is_not_replayed_with_another():

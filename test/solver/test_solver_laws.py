@@ -8,7 +8,7 @@ import pytest
 from tinygrad.device import Mesh
 from tinygrad.solver.axes import coexist, common, number_of_parts
 from tinygrad.solver.problem import Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import Policy, solve
+from tinygrad.solver.solve import Disagreement, Policy, solve
 
 MESH = Mesh([f"NULL:{i}" for i in range(24)], (2, 3, 4), ("a", "b", "c"))
 AXES = ("a", "b", "c", "c:(1)2", "c:(2)2")
@@ -165,11 +165,52 @@ def test_groups_are_placed_alike_and_refuse_hints_that_disagree():
     solve(p)
 
 
+AB = (MESH.sub_axis("a"),), (MESH.sub_axis("b"),)
+
+
+@pytest.mark.parametrize(
+  "one, two",
+  [
+    (Hint.of(MESH, [AB[0], ()], [True, True]), Hint.of(MESH, [(), AB[0]], [True, True])),
+    (Hint.of(MESH, [AB[0], ()], [True, True]), Hint.of(MESH, [(), ()], [True, True], replicated=AB[0])),
+    (Hint.of(MESH, [(), ()], [True, True], replicated=AB[0]), Hint.of(MESH, [(), AB[0]], [True, True])),
+  ],
+  ids=("two_dims_of_one_axis", "cut_and_replicated", "replicated_and_cut"),
+)
+def test_groups_refuse_an_axis_that_members_use_for_different_things(one, two):
+  p = Problem(MESH)
+  p.groups = [(p.value((N, N), one), p.value((N, N)), p.value((N, N), two))]
+  with pytest.raises(Disagreement, match="hints that disagree") as e:
+    solve(p)
+  assert e.value.values == [0, 1, 2]
+
+
+def test_a_group_is_cut_over_no_axis_that_one_of_its_members_excludes():
+  """(Mutant seen: only those of the first member that excludes any.)"""
+  p = Problem(MESH)
+  said = [Hint.of(MESH, [(), ()], [True, True], replicated=axes) for axes in AB]
+  p.groups = [tuple(p.value((N, N), hint) for hint in said)]
+  for axes in AB:
+    p.edges.append(Edge(Rule((IJ, IJ), (N, N), 1), (p.value((N, N), Hint.of(MESH, [axes, ()], [False, True])), 1)))
+  assert solve(p).hints[0].dims == ((), ())
+
+
+def test_who_says_nothing_of_a_dim_has_no_say_in_its_round():
+  """A member that only joins a group hands what another one says on no earlier. (Mutant seen: the least of all.)"""
+  p = Problem(MESH)
+  x = p.value((N, N), Hint.of(MESH, [AB[0], ()], [False, True], (1, 1)))
+  p.groups = [(x, p.value((N, N), Hint.anything(2)))]
+  z, w = p.value((N, N), Hint.of(MESH, [(), AB[0]], [True, False])), p.value((N, N))
+  p.edges = [Edge(Rule((IJ, IJ, IJ), (N, N), 2, elementwise=True), (1, z, w))]
+  assert solve(p).hints[w].dims == ((), AB[0])
+
+
 def test_groups_refuse_values_of_another_number_of_dims():
   p = Problem(MESH)
   p.groups = [(p.value((N, N)), p.value((N,)))]
-  with pytest.raises(ValueError, match=r"differ in their number of dims: \[24, 24\] and \[24\]"):
+  with pytest.raises(Disagreement, match=r"differ in their number of dims: \[24, 24\] and \[24\]") as e:
     solve(p)
+  assert e.value.values == (0, 1)
 
 
 def test_sizes_count_parts():

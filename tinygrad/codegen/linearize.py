@@ -360,15 +360,13 @@ class Linearizer:
     of these began."""
     v, out = self.values, list[UOp]()
     for f in ends:
-      if f not in self.rest_of or any(v.emitted(self.rest_of[f][0], env) is not None for env in around):
+      g = self.rest_of[f][0] if f in self.rest_of else None
+      if g is None or v.deps(g) != v.deps(f) or any(v.emitted(g, env) is not None for env in around):
         return []
-      out.append(self.rest_of[f][0])
+      out.append(g)
     ups = prod(int(r.src[0].arg) for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)
     vectors = {any(r.arg[1] is AxisKind.VECTOR for r in g.src[1:]) for g in (*out, first)}
-    alike = all(
-      g.src[1:] == out[0].src[1:] and v.deps(g) == v.deps(f) and self.lanes(g) == self.lanes(first)
-      for f, g in zip(ends, out)
-    )
+    alike = all(g.src[1:] == out[0].src[1:] and self.lanes(g) == self.lanes(first) for g in out)
     return out if alike and ups <= copies and len(vectors) == 1 else []
 
   def across_lanes(self, results: Sequence[Result], lane: UOp) -> Iterator[Result]:

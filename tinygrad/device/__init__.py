@@ -22,6 +22,7 @@ from tinygrad.device.mesh import (
   ambient_mesh,
   ambient_meshes,
   as_index,
+  as_mesh,
   in_short,
   merge_sub_axes,
   short_devices,

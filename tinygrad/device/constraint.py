@@ -3,13 +3,14 @@ beside a value's placement and never part of it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device.errors import ShardTypeError, refuse
 from tinygrad.device.mesh import Mesh, SubAxis, as_index
-from tinygrad.device.partition_spec import P, cuts_of
+from tinygrad.device.partition_spec import P, cuts_or_rule, repaired
+from tinygrad.device.sharding import Sharding
 
 OPEN = "?"  # in a P: the dim may be cut further than by the axes before it
 DIRECTIONS = ("both", "forward", "backward", "none")
@@ -41,10 +42,19 @@ class Constraint:
 
   def sub_axes(self, mesh: Mesh) -> tuple[tuple[tuple[SubAxis, ...], ...], tuple[SubAxis, ...], tuple[SubAxis, ...]]:
     """(of each dim, replicated, reduced) on a mesh. Raises: ShardError for what is no axis of it, or is used twice."""
-    written = P(*(None if not d else d[0] if len(d) == 1 else d for d in (*self.dims, self.replicated)))
-    dims = cuts_of(mesh, written if self.replicated else P(*written[:-1]))
-    replicated = dims[len(self.dims)] if self.replicated else ()
-    return tuple(dims[: len(self.dims)]), replicated, cuts_of(mesh, P(self.reduced))[0]
+    (*dims, replicated), rule, why = cuts_or_rule(mesh, P(*self.dims, self.replicated))
+    (reduced,), reduced_rule, reduced_why = cuts_or_rule(mesh, P(self.reduced))
+    if rule or reduced_rule:
+      refuse(f"{self!r}: {rule or reduced_rule}", f"x.{self.repaired(mesh)!r}  # {why or reduced_why}")
+    return tuple(dims), replicated, reduced
+
+  def repaired(self, mesh: Mesh) -> Constraint:
+    """Without the axes that the mesh does not have, or that are used before."""
+    *dims, replicated, reduced = (
+      (entry,) if isinstance(entry, str) else entry or ()
+      for entry in (*repaired(mesh, P(*self.dims, self.replicated)), *repaired(mesh, P(self.reduced)))
+    )
+    return replace(self, dims=tuple(dims), replicated=replicated, reduced=reduced)
 
   @property
   def of_gradient(self) -> Constraint:
@@ -78,8 +88,7 @@ def constraint(
   ShardTypeError for a spec that is no `P`.
   """
   if spec is not None and not isinstance(spec, P):
-    given = repr(tuple(spec)) if isinstance(spec, (tuple, list)) else f"({spec!r},)"
-    refuse(f"constrain: a spec is a P, not {spec!r}", f"x.constrain(P{given})", error=ShardTypeError)
+    refuse(f"constrain: a spec is a P, not {spec!r}", f"x.constrain({_spec_like(spec)})", error=ShardTypeError)
   entries = P(*(OPEN,) * rank) if spec is None else spec
   if len(entries) > rank:
     refuse(f"constrain: {entries!r} has {len(entries)} dims, the tensor {rank}", f"x.constrain({P(*entries[:rank])!r})")
@@ -90,7 +99,12 @@ def constraint(
       refuse(f"constrain: {names!r} of {entries!r}: OPEN stands behind a dim's axes", f"{fixed!r}")
   if propagate not in DIRECTIONS:
     refuse(f"constrain: propagate={propagate!r} is none of {', '.join(DIRECTIONS)}", 'propagate="both"')
-  return Constraint(
+  try:
+    hash(group)
+  except TypeError:
+    rule = f"constrain: group={group!r} of type {type(group).__name__} cannot be told from others: it has no hash"
+    refuse(rule, 'group="kv"  # any name', error=ShardTypeError)
+  hint = Constraint(
     tuple(tuple(n for n in names if n != OPEN) for names in listed),
     tuple(OPEN in names for names in listed),
     _priorities(priority, rank),
@@ -99,6 +113,32 @@ def constraint(
     group,
     propagate,
   )
+  if (once := _without_repeats(hint)) != hint:
+    refuse(f"{hint!r}: an axis is named twice", f"x.{once!r}  # each mesh axis cuts one dim, or none")
+  return hint
+
+
+def _without_repeats(hint: Constraint) -> Constraint:
+  """Each axis where it is named first."""
+  seen: set[str] = set()
+
+  def first(names: tuple[str, ...]) -> tuple[str, ...]:
+    kept = tuple(n for n in dict.fromkeys(names) if n not in seen)
+    seen.update(kept)
+    return kept
+
+  dims = tuple(map(first, hint.dims))
+  return replace(hint, dims=dims, replicated=first(hint.replicated), reduced=tuple(dict.fromkeys(hint.reduced)))
+
+
+def _spec_like(given: Any) -> str:
+  """The `P` that may have been meant."""
+  if isinstance(given, Sharding):
+    return repr(given.spec)
+  names = given if isinstance(given, (tuple, list)) else (given,)
+  if all(n is None or isinstance(n, str) for n in names):
+    return repr(P(*names))
+  return "P('x', OPEN)"
 
 
 def _priorities(given: Any, rank: int) -> tuple[int, ...]:
@@ -112,7 +152,7 @@ def _priorities(given: Any, rank: int) -> tuple[int, ...]:
 
 
 def _names(what: str, given: Any) -> tuple[str, ...]:
-  listed = (given,) if isinstance(given, str) else tuple(given)
+  listed = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
   if not all(isinstance(n, str) and n for n in listed):
     refuse(f"constrain: {what}={given!r}: names of mesh axes", f'{what}=("x",)', error=ShardTypeError)
   return listed

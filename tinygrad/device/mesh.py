@@ -188,6 +188,13 @@ def ambient_mesh() -> Mesh | None:
   return ambient_meshes.get()[-1] if ambient_meshes.get() else None
 
 
+def as_mesh(name: str, mesh: Any) -> Mesh:
+  """The mesh that `name` was given. Raises: ShardTypeError for what is none."""
+  if not isinstance(mesh, Mesh):
+    refuse(f"{name}: mesh={mesh!r} is no Mesh", 'mesh=Mesh(("CPU:0", "CPU:1"), names=("dp",))', error=ShardTypeError)
+  return mesh
+
+
 def _refuse_keywords(others: dict[str, Any], shape: Any, names: Any) -> NoReturn:
   """Keywords of `jax.sharding.Mesh`, `jax.make_mesh` and `torch.distributed.DeviceMesh` have other names here."""
   here = {"axis_names": "names", "mesh_dim_names": "names", "axis_shapes": "shape", "mesh_shape": "shape"}

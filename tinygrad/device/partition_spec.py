@@ -74,16 +74,23 @@ def _is_whole(n: Any) -> bool:
 
 def cuts_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
   """The sub-axes that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
+  good, rule, why = cuts_or_rule(mesh, spec)
+  if rule:
+    refuse(f"{spec!r}: {rule}", f"{repaired(mesh, spec)!r}  # {why}")
+  return good
+
+
+def cuts_or_rule(mesh: Mesh, spec: P) -> tuple[list[tuple[SubAxis, ...]], str, str]:
+  """(the sub-axes that cut each dim, the rule that this breaks or "", what may be written instead)."""
   dims = [tuple(map(mesh._sub_axis, _names_of(entry))) for entry in spec]
   wrong = [d for dim in dims for d in dim if isinstance(d, str)]
   good = [tuple(d for d in dim if isinstance(d, SubAxis)) for dim in dims]
   if wrong:
-    axes = ", ".join(map(repr, mesh.names))
-    refuse(f"{spec!r}: {wrong[0]}", f"{_repaired(mesh, spec)!r}  # axes: {axes}; parts of one: '{mesh.names[0]}:(1)2'")
+    return good, wrong[0], f"axes: {', '.join(map(repr, mesh.names))}; parts of one: '{mesh.names[0]}:(1)2'"
   if overlap := overlapping(mesh, [d for dim in good for d in dim]):
-    rule = f"{spec!r}: {overlap} of {mesh} is used twice, or overlaps another part of the same placement"
-    refuse(rule, f"{_repaired(mesh, spec)!r}  # each mesh axis cuts one dim")
-  return good
+    rule = f"{overlap} of {mesh} is used twice, or overlaps another part of the same placement"
+    return good, rule, "each mesh axis cuts one dim"
+  return good, "", ""
 
 
 def _names_of(entry: Any) -> tuple[str, ...]:
@@ -96,7 +103,7 @@ def spec_of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]]) -> P:
   return P(*(None if not n else n[0] if len(n) == 1 else n for n in names))
 
 
-def _repaired(mesh: Mesh, spec: P) -> P:
+def repaired(mesh: Mesh, spec: P) -> P:
   """The spec without what cannot be; a name that differs from an axis by little is taken for that."""
   used: list[SubAxis] = []
   dims: list[Any] = []

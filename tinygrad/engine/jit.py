@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, pass_away
+from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, as_mesh, pass_away
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -319,7 +319,7 @@ class TinyJit(Generic[A, R]):
   ) -> None: ...
   def __init__(self, fxn: Any = None, prune: bool = False, mesh: Mesh | None = None) -> None:
     self.fxn: Callable[A, R] = fxn
-    self.mesh = mesh
+    self.mesh = None if mesh is None else as_mesh("TinyJit", mesh)
     self.lock = threading.RLock()
     self.reset()
     functools.update_wrapper(self, fxn, updated=())

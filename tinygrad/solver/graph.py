@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tinygrad.solver.axes import Axes, coexist, common, number_of_parts, within_
 from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.handed import before_moves, gradient_targets, is_decided_anew
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import DEFAULT, Policy, Solution, Told, solve
+from tinygrad.solver.solve import DEFAULT, Disagreement, Policy, Solution, Told, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
@@ -118,10 +119,17 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
   Raises: ShardError for a hint that names no axis of the mesh, and for hints of one group that disagree.
   """
   asked = ask(sink, mesh, inert)
-  try:
+  with disagreements_told(asked):
     return Answer(asked, solve(asked.problem, policy))
-  except ValueError as e:
-    grouped = (u for u in asked.order if u.op is CONSTRAIN and u.arg.group is not None)
+
+
+@contextlib.contextmanager
+def disagreements_told(asked: Asked) -> Iterator[None]:
+  """Hints of one group that disagree raise a ShardError that names them, and their lines."""
+  try:
+    yield
+  except Disagreement as e:
+    grouped = (u for u in asked.order if u.op is CONSTRAIN and asked.number.get(u) in e.values)
     said = dict.fromkeys([f"    the hint: {u.arg} in {source_line(*u.origin)}" for u in grouped if u.origin])
     fix = "  fix: give values of one group equal hints, or other groups"
     raise ShardError("\n".join([str(e), *said.keys(), fix])) from None
@@ -370,8 +378,9 @@ def hint_on(u: UOp, mesh: Mesh) -> Hint:
   try:
     dims, replicated, _ = hint.sub_axes(mesh)
   except ShardError as e:
-    line = f"{e}\n    the hint: {source_line(*u.origin)}" if u.origin else str(e)
-    raise ShardError(line) from None
+    rule, fix = str(e).rsplit("\n", 1)
+    line = f"\n    the hint: {source_line(*u.origin)}" if u.origin else ""
+    raise ShardError(f"{rule}{line}\n{fix}") from None
   return Hint.of(mesh, dims, hint.opened, hint.priorities, replicated)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tinygrad.device import Mesh, spec_of
+from tinygrad.device import spec_of
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
@@ -34,6 +34,14 @@ class Policy:
 DEFAULT = Policy()
 
 
+class Disagreement(ValueError):
+  """What is said of the values of one group, by their numbers, cannot hold of all of them."""
+
+  def __init__(self, rule: str, values: Sequence[int]) -> None:
+    super().__init__(rule)
+    self.values = values
+
+
 @dataclass(slots=True, eq=False)
 class Told:
   """By way of which edge (None: a result of the program) which value has told another how to cut a dim, and what had
@@ -56,7 +64,7 @@ def solve(problem: Problem, policy: Policy = DEFAULT, told: Mapping[int, dict[in
   """Cuts every value as its hints and those of the values around it say. Where two claims are equal the order of the
   edges decides. `told`: of values whose hints were found before, by whom.
 
-  Raises: ValueError where values of one group have hints that disagree, or differ in their number of dims.
+  Raises: Disagreement where values of one group have hints that disagree, or differ in their number of dims.
   """
   return Solver(problem, policy, told or {}).run()
 
@@ -103,10 +111,7 @@ class Solver:
     self.said: list[Hint] = []  # by their numbers
     self.numbers: dict[Hint, int] = {}
     self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
-    given: dict[int, Hint] = {}
-    for s, hint in zip(self.slot, problem.hints):
-      if hint is not None:
-        given[s] = hint if s not in given else joint_hint(problem.mesh, given[s], hint)
+    given = hints_by_slot(problem, self.slot)
     self.spoken = set(given)  # slots of which something is said
     anything: dict[int, int] = {}  # by the number of dims
     self.hints: list[int] = []  # of each slot the number of its hint; last that of no value
@@ -260,7 +265,7 @@ def dim_over(hint: Hint, axes: Axes) -> int:
 def slots(problem: Problem) -> list[int]:
   """Of each value the first one of its group.
 
-  Raises: ValueError if values of a group differ in their number of dims.
+  Raises: Disagreement if values of a group differ in their number of dims.
   """
   first = list(range(len(problem.shapes)))
 
@@ -273,10 +278,27 @@ def slots(problem: Problem) -> list[int]:
     for v in group[1:]:
       if len(problem.shapes[v]) != len(problem.shapes[group[0]]):
         shapes = f"{list(problem.shapes[group[0]])} and {list(problem.shapes[v])}"
-        raise ValueError(f"values of one group differ in their number of dims: {shapes}")
+        raise Disagreement(f"values of one group differ in their number of dims: {shapes}", group)
       a, b = find(group[0]), find(v)
       first[max(a, b)] = min(a, b)
   return [find(v) for v in first]
+
+
+def hints_by_slot(problem: Problem, slot: Sequence[int]) -> dict[int, Hint]:
+  """What is said of each slot, by all values that share it. Raises: Disagreement."""
+  given: dict[int, Hint] = {}
+  for s, hint in zip(slot, problem.hints):
+    if hint is None:
+      continue
+    if (said := given.get(s)) is None:
+      given[s] = hint
+      continue
+    if (joint := said_by_both(said, hint)) is None:
+      one, two = (spec_of(problem.mesh, h.dims) for h in (said, hint))
+      members = [v for v, of in enumerate(slot) if of == s]
+      raise Disagreement(f"values of one group have hints that disagree: {one} and {two}", members)
+    given[s] = joint
+  return given
 
 
 def levels(problem: Problem) -> Levels:
@@ -341,15 +363,20 @@ def cheap_direction(edge: Edge, problem: Problem) -> Direction:
   return Direction.BOTH if source == result else Direction.FORWARD if source > result else Direction.BACKWARD
 
 
-def joint_hint(mesh: Mesh, a: Hint, b: Hint) -> Hint:
-  """What two hints of one group say. Raises: ValueError if they disagree."""
-  dims = []
-  for x, y, closed in zip(a.dims, b.dims, ((not p, not q) for p, q in zip(a.opened, b.opened))):
-    longer = max(x, y, key=number_of_parts)
-    if common(x, y) != min(x, y, key=number_of_parts) or (closed[0] and longer != x) or (closed[1] and longer != y):
-      one, two = (spec_of(mesh, h.dims) for h in (a, b))
-      raise ValueError(f"values of one group have hints that disagree: {one} and {two}")
+def said_by_both(a: Hint, b: Hint) -> Hint | None:
+  """What two hints of one value say together; None if they disagree, of how a dim is cut or of what an axis is for. The
+  round of a dim is that of who cuts it."""
+  dims, priorities = list[Axes](), list[int]()
+  for x, y, x_open, y_open, *rounds in zip(a.dims, b.dims, a.opened, b.opened, a.priorities, b.priorities):
+    longer, shorter = (x, y) if number_of_parts(x) >= number_of_parts(y) else (y, x)
+    if common(x, y) != shorter or not (x_open or x == longer) or not (y_open or y == longer):
+      return None
     dims.append(longer)
+    priorities.append(min((p for p, said in zip(rounds, (x, y)) if said), default=min(rounds)))
   opened = tuple(p and q for p, q in zip(a.opened, b.opened))
-  priorities = tuple(map(min, a.priorities, b.priorities))
-  return Hint(tuple(dims), opened, priorities, a.replicated or b.replicated, a.unreduced or b.unreduced)
+  replicated = tuple(dict.fromkeys(a.replicated + b.replicated))
+  unreduced = tuple(dict.fromkeys(a.unreduced + b.unreduced))
+  cut = [d for axes in dims for d in axes]
+  if not all(coexist(d, e) for i, d in enumerate(cut) for e in (*cut[:i], *replicated, *unreduced)):
+    return None
+  return Hint(tuple(dims), opened, tuple(priorities), replicated, unreduced)

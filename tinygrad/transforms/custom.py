@@ -76,7 +76,7 @@ class RuledOp(CustomOp):
     found = compute_gradient(self.fn(holes[1:]).cast(u.dtype), holes[0], holes[1:])
     parts: list[UOp | None] = []
     for i, hole in enumerate(holes[1:]):
-      rule = self.rule.turned(self.result, i, self.by in (None, Ops.ADD))
+      rule = self.rule.turned(self.result, i, self.by is Ops.ADD)
       op = RuledOp(f"{self.name}'s gradient", Derivative(self.fn, i), rule, 0, Ops.ADD)
       parts.append(build_custom(op, (g, *u.src)) if hole in found else None)
     return parts

@@ -13,7 +13,6 @@ from tinygrad.solver.auto.moved import Moved
 from tinygrad.solver.auto.program import Chosen, Program, costs_of
 from tinygrad.solver.auto.recompute import Recomputation
 from tinygrad.solver.auto.search import Search, Selection
-from tinygrad.solver.axes import within_axes
 from tinygrad.solver.graph import Answer, Decisions, OpDecision
 from tinygrad.solver.problem import Hint
 from tinygrad.solver.solve import Solution
@@ -99,9 +98,8 @@ def answered(model: Model, choice: Selection) -> Automatic:
   values, shapes = choice.program.values, asked.problem.shapes
   cuts = [values[c].cuts[chosen.cuts[c]] for c in choice.classes.value]
   found: list[Hint | None] = []
-  for shape, cut in zip(shapes, cuts):
-    dims = choices.dims(cut, len(shape))
-    found.append(Hint(tuple(within_axes(d, choices.mesh) for d in dims), (False,) * len(dims), (0,) * len(dims)))
+  for v, shape in enumerate(shapes):
+    found.append(Hint(model.cuts_of(v, cuts[v]), (False,) * len(shape), (0,) * len(shape)))
   copies = {v: choices.placement(cuts[copy], len(shapes[v])) for v, copy in model.posed.copies.items()}
   decided = Decisions(decisions(model, choice), copies)
   answer = Answer(asked, Solution(found, [{} for _ in found]), decided)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tinygrad.solver.problem import Hint, Problem
+from tinygrad.solver.solve import hints_by_slot, slots
 
 ROUNDS = 6  # how many ops away what is around a value counts
 
@@ -65,9 +66,11 @@ def numbered(colors: Sequence[Hashable]) -> tuple[list[int], list[list[int]]]:
 
 
 def followers(problem: Problem) -> tuple[list[int], list[Hint | None]]:
-  """Of each value the one as which it is placed, and the hint of that: what elementwise ops connect is placed alike,
-  unless two hints speak of it."""
-  first, said = list(range(len(problem.shapes))), list(problem.hints)
+  """Of each value the one as which it is placed, and the hint of that: values of one group are placed alike, and what
+  elementwise ops connect, unless two hints speak of it. Raises: Disagreement for hints of one group."""
+  first = slots(problem)
+  given = hints_by_slot(problem, first)
+  said = [given.get(v) for v in first]
 
   def find(v: int) -> int:
     while first[v] != v:

@@ -15,7 +15,8 @@ from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view, last_reads, shown_bytes
 from tinygrad.solver.auto.program import Op, Program, Side, Value
 from tinygrad.solver.auto.traffic import by_elementwise, by_op, is_heavy
-from tinygrad.solver.graph import ask
+from tinygrad.solver.axes import Axes, within_axes
+from tinygrad.solver.graph import ask, disagreements_told
 from tinygrad.uop import UOp
 
 LESS = 1e-4  # of equal times the one that holds less memory: so many bytes that are moved weigh one that is held
@@ -28,7 +29,9 @@ class Model:
 
   def __init__(self, sink: UOp, mesh: Mesh, machine: Machine) -> None:
     asked = self.asked = ask(sink, mesh)
-    self.posed, self.choices = posed(asked), Choices(mesh, machine)
+    with disagreements_told(asked):
+      self.posed = posed(asked)
+    self.choices = Choices(mesh, machine)
     leaves = [asked.number[u] for u in asked.leaves]
     self.classes = classes_of(self.posed.problem, leaves, self.posed.merged, self.posed.hints)
     self.fused = fused_ones(asked.order)
@@ -38,6 +41,14 @@ class Model:
     self.copied, self.shown = set[int](), set[UOp]()
     self.touched = by_elementwise(asked, self.fused) + none
     self.program = self.program_of(self.classes)
+
+  def cuts_of(self, v: int, cut: Cut) -> tuple[Axes, ...]:
+    """What cuts the dims of a value for which `cut` was chosen. A hint may say what is no choice, such as an uneven
+    cut or a part of an axis: it is kept, and the program takes the value for whole."""
+    rank, hint = len(self.posed.problem.shapes[v]), self.posed.hints[self.posed.merged[v]]
+    if hint is not None and not self.choices.allows(hint, cut, rank):
+      return hint.dims
+    return tuple(within_axes(d, self.choices.mesh) for d in self.choices.dims(cut, rank))
 
   def with_moved(self) -> Model:
     """The same where what is moved for copies and views counts, too, that are held when the most is."""
