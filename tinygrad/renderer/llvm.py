@@ -19,6 +19,7 @@ from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.renderer.scoped_names import ScopedNames
+from tinygrad.renderer.streamed import LINE, streamed_stores
 from tinygrad.uop import CARDS, GroupOp, Ops, PieceArg, UOp
 
 _TYPES = {
@@ -134,6 +135,8 @@ class LLVMRenderer:
     self.bytes = ScopedNames[str]()  # bools as they lie in memory: lanes of single bits are slow to bring into order
     self.bases: list[dict[tuple[str, UOp], str]] = [{}]  # of each open loop: places by memory and offset
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
+    self.streamed = streamed_stores(linear)
+    self.begins_line = dict[UOp, str]()  # whether memory does
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> Rendered:
@@ -150,6 +153,7 @@ class LLVMRenderer:
         self.one(u, words)
     lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
+    lines += ["  fence seq_cst"] * bool(self.streamed)  # other cores see what went past the caches
     lines += ["  ret void", "}", 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }']
     return Rendered("\n".join(lines) + "\n", self.launch(words))
 
@@ -382,12 +386,27 @@ class LLVMRenderer:
       self.masked("scatter" if scattered else "store", self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
     lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]
+    self.count += 1
+    tag = f"store{self.count}"
+    if u in self.streamed:
+      bits = f"<{n} x i{align * 8}>"  # LLVM stores a vector of halves in its own way
+      word = v if kind == bits else self.ins(f"bitcast {kind} {v} to {bits}")
+      past = f"  store {bits} {word}, ptr {pointer}, align {min(align * n, LINE)}, !nontemporal !{{i32 1}}"
+      choice = f"  br i1 {self.at_line(where.src[0])}, label %{tag}.past, label %{tag}"
+      end = f"  br label %{tag}.end"
+      lines = [choice, f"{tag}.past:", past, end, f"{tag}:", *lines, end, f"{tag}.end:"]
     if mask is not None:
-      self.count += 1
-      tag = f"store{self.count}"
       lines[:0] = [f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"]
       lines += [f"  br label %{tag}.end", f"{tag}.end:"]
     self.body += lines
+
+  def at_line(self, memory: UOp) -> str:
+    """Whether a PARAM begins at a line of the caches: some is a part of what a user has."""
+    if memory not in self.begins_line:
+      self.begins_line[memory] = out = self.fresh()
+      self.entry.append(f"  {out}.a = ptrtoint ptr {self.operand(memory)} to i64")
+      self.entry += [f"  {out}.l = and i64 {out}.a, {LINE - 1}", f"  {out} = icmp eq i64 {out}.l, 0"]
+    return self.begins_line[memory]
 
   def vectorize(self, u: UOp) -> str:
     kind, scalar = ir_type(u.dtype), ir_type(u.dtype.scalar())
