@@ -17,7 +17,7 @@ from tinygrad.renderer.streamed import streamed_stores
 from tinygrad.uop import Ops, ParamArg, UOp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
-from codegen_kernels import launch, load, loop, num, op, reduce, sink, store
+from codegen_kernels import launch, load, loop, num, op, reduce, run, sink, store
 
 NARROWING = [(a, b) for a, b in itertools.permutations((dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8), 2)]
 NARROWING = [(a, b) for a, b in NARROWING if a.itemsize > b.itemsize]
@@ -174,3 +174,16 @@ def test_memory_that_begins_within_a_line(dtype):
     np.testing.assert_array_equal(out, x + x)
     assert not whole[:first].any() and not whole[first + size :].any()
     out[:] = 0
+
+
+@pytest.mark.parametrize(("end", "seldom"), [(3, True), (60, True), (1000, False)])
+def test_what_lanes_seldom_read_is_read_if_any_does(end, seldom):
+  """As the row's end that `roll` brings to its front. (Mutant: it is read if no lane needs it.)"""
+  x, y = (np.random.default_rng(i).normal(size=2000).astype(np.float32) for i in range(2))
+  i = loop(2000, 0)
+  inside = op(Ops.CMPLT, i, num(end))
+  front = load(1, x, op(Ops.ADD, i, num(2000 - end)), inside, UOp.const(dtypes.float32, 0.0))
+  kernel = sink(store(i, op(Ops.ADD, front, load(2, y, i)), i, size=2000))
+  source = llvm.render(lower_kernel(kernel, Device["CPU"].target), "kernel").source
+  assert ("llvm.vector.reduce.or" in source) is seldom
+  np.testing.assert_array_equal(run(kernel, [x, y]), np.pad(x[-end:], (0, 2000 - end)) + y)

@@ -26,6 +26,7 @@ _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
   dtypes.bfloat16: "i16", dtypes.fp8e4m3: "i8", dtypes.fp8e5m2: "i8",
 }  # fmt: skip
+_SELDOM = 32  # once in so many times
 Typed = tuple[str, str]  # an operand: its type, and what it is
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
 # the instruction, or the reduction of lanes, of floats, signed and unsigned integers, and bools
@@ -324,7 +325,8 @@ class LLVMRenderer:
     if (scattered := self.scattered(where)) or not uniform:
       name = "gather" if scattered else "load"
       near = self.every_other(u, mask, other) if scattered and mask else None
-      out = near or self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, other))
+      load = functools.partial(self.masked, name, self.suffix(dtype, True), n, pointer, align, mask, (kind, other))
+      out = near or (self.if_any(mask, n, load, (kind, other)) if mask and self.is_seldom(where.src[2]) else load())
     elif mask is None:
       out = self.ins(f"load {kind}, ptr {pointer}, align {align}")
     else:
@@ -337,6 +339,24 @@ class LLVMRenderer:
       self.bytes[u] = out
       return self.truth(u, out)
     return out
+
+  def is_seldom(self, mask: UOp) -> bool:
+    """Whether lanes < x, x all over its bounds, hardly ever holds of any lane."""
+    if mask.op is not Ops.CMPLT or (lanes := self.lanes_of(mask.src[0])) is None or len(mask.src[1].src) != 1:
+      return False
+    x = mask.src[1].src[0]
+    low, high = (x.src[0] if x.op is Ops.CAST else x).bounds
+    return (high - min(lanes)) * _SELDOM < high - low
+
+  def if_any(self, mask: str, n: int, value: Callable[[], str], other: Typed) -> str:
+    """A value, if the mask has any lane; else another. What no lane reads would be fetched."""
+    some = self.call("i1", f"llvm.vector.reduce.or.v{n}i1", [(f"<{n} x i1>", mask)])
+    tag = f"any{some[2:]}"
+    self.body += [f"  br label %{tag}.before", f"{tag}.before:", f"  br i1 {some}, label %{tag}, label %{tag}.end"]
+    self.body.append(f"{tag}:")
+    out = value()
+    self.body += [f"  br label %{tag}.end", f"{tag}.end:"]
+    return self.ins(f"phi {other[0]} [ {out}, %{tag} ], [ {other[1]}, %{tag}.before ]")
 
   def every_other(self, u: UOp, mask: str, other: str) -> str | None:
     """Each second element, in the lanes that the mask has, by two loads of neighbours: gathering takes longer. In the
