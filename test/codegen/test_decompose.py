@@ -219,30 +219,47 @@ def test_no_function_needs_float64(op, dtype):
   assert op is Ops.SQRT or op not in {u.op for u in found}
 
 
+POWERS = [(np.float32, True, 0.6), (np.float32, False, 1), (np.float64, True, 1)]
+
+
+@pytest.fixture(params=POWERS, ids=["float32 in float64", "float32 by pairs", "float64"])
+def powers(request, monkeypatch):
+  """A type, powers of it, and the bound of their errors: on a device that has float64, or that has not."""
+  dtype, float64, bound = request.param
+  device = Device["CPU"]
+  monkeypatch.setattr(device, "target", replace(device.target, float64=float64))
+  return dtype, bound
+
+
 @pytest.mark.parametrize("kind", ["any", "full range", "near 1"])
-def test_power_of_any_size(kind):
-  """Where log2 has to be more exact than its float32, and where the result is a denormal."""
-  rng = np.random.default_rng(7)
-  x = rng.integers(1, 0x7F800000, 20000, dtype=np.uint32).view(np.float32)
+def test_power_of_any_size(kind, powers):
+  """Where log2 has to be more exact than its type, and where the result is a denormal."""
+  (dtype, bound), rng = powers, np.random.default_rng(7)
+  word, kinds = (np.uint32, np.finfo(np.float32)) if dtype is np.float32 else (np.uint64, np.finfo(np.float64))
+  x = rng.integers(1, np.array(np.inf, dtype).view(word), 20000, dtype=word).view(dtype)
   if kind == "near 1":
-    x = (1 + rng.uniform(-1, 1, 20000) * np.exp2(-rng.uniform(0, 24, 20000))).astype(np.float32)
+    x = (1 + rng.uniform(-1, 1, 20000) * np.exp2(-rng.uniform(0, kinds.nmant + 1, 20000))).astype(dtype)
   with np.errstate(all="ignore"):
-    y = (rng.uniform(-150, 128, 20000) / np.log2(x.astype(np.float64))).astype(np.float32)
-    y = rng.integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32) if kind == "any" else y
+    y = (rng.uniform(kinds.minexp - kinds.nmant - 1, kinds.maxexp, 20000) / np.log2(x.astype(np.longdouble))).astype(
+      dtype
+    )
+    y = rng.integers(0, np.iinfo(word).max, 20000, dtype=word).view(dtype) if kind == "any" else y
     want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
-  assert ulps(elementwise(Ops.POW, x, y), want).max() <= 1
+  assert ulps(elementwise(Ops.POW, x, y), want, dtype).max() <= bound
 
 
-def test_power():
-  rng = np.random.default_rng(2)
-  x, y = rng.uniform(0, 20, 3000).astype(np.float32), rng.uniform(-12, 12, 3000).astype(np.float32)
+def test_power(powers):
+  (dtype, bound), rng = powers, np.random.default_rng(2)
+  x, y = rng.uniform(0, 20, 3000).astype(dtype), rng.uniform(-12, 12, 3000).astype(dtype)
   with np.errstate(all="ignore"):
     want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
-  assert ulps(elementwise(Ops.POW, x, y), want).max() <= 1
-  cases = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, np.inf, -np.inf, np.nan, 3.0, -3.0], np.float32)
+  assert ulps(elementwise(Ops.POW, x, y), want, dtype).max() <= bound
+  cases = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, np.inf, -np.inf, np.nan, 3.0, -3.0], dtype)
   a, b = (v.ravel() for v in np.meshgrid(cases, cases))
   with np.errstate(all="ignore"):
-    np.testing.assert_allclose(elementwise(Ops.POW, a, b), np.power(a, b), rtol=2e-7)  # numpy itself is 1 ulp off
+    got, want = elementwise(Ops.POW, a, b), np.power(a, b)
+  np.testing.assert_allclose(got, want, rtol=2 * np.finfo(dtype).eps)  # numpy itself is 1 ulp off
+  np.testing.assert_array_equal(np.signbit(got)[~np.isnan(want)], np.signbit(want)[~np.isnan(want)])
 
 
 @pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])

@@ -13,10 +13,11 @@ import pytest
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.renderer import llvm
+from tinygrad.renderer.streamed import streamed_stores
 from tinygrad.uop import Ops, ParamArg, UOp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
-from codegen_kernels import load, loop, num, op, reduce, sink, store
+from codegen_kernels import launch, load, loop, num, op, reduce, run, sink, store
 
 NARROWING = [(a, b) for a, b in itertools.permutations((dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8), 2)]
 NARROWING = [(a, b) for a, b in NARROWING if a.itemsize > b.itemsize]
@@ -124,3 +125,65 @@ def test_a_loop_of_at_most_one_iteration_is_a_condition():
   binding.parse_assembly(source).verify()
   loops = [u for u in linear if u.op is Ops.RANGE]
   assert sum(u.src[0].op is Ops.CONST for u in loops) == len(re.findall(r"\.more = icmp", source)) == len(loops) - 1
+
+
+def linear_copy(rows, columns, dtype, in_place=False, step=1):
+  """A kernel that doubles a matrix, and its memory or another's: rows of `columns` elements, `step` rows apart."""
+  size = rows * columns * step
+  x = np.zeros(size, np.dtype(dtype.name))
+  i, j = loop(rows, 0), loop(columns, 1)
+  at = op(Ops.ADD, op(Ops.MUL, i, num(columns * step)), j)
+  value = load(0 if in_place else 1, x, at)
+  return lower_kernel(sink(store(at, op(Ops.ADD, value, value), i, j, size=size)), Device["CPU"].target)
+
+
+@pytest.mark.parametrize(
+  ("rows", "columns", "dtype", "options", "past"),
+  [
+    (1024, 1024, dtypes.float32, {}, True),
+    (1024, 2048, dtypes.int16, {}, True),
+    (1024, 1008, dtypes.float64, {"step": 2}, True),  # whole lines, with gaps
+    (1024, 1023, dtypes.float32, {}, False),  # small
+    (1024, 1025, dtypes.float32, {}, False),  # rows that end within lines
+    (1024, 1024, dtypes.float32, {"in_place": True}, False),
+  ],
+)
+def test_whole_lines_of_large_memory_go_past_the_caches(rows, columns, dtype, options, past):
+  linear = linear_copy(rows, columns, dtype, **options)
+  stores = [u for u in linear if u.op is Ops.STORE]
+  assert streamed_stores(linear) == (set(stores) if past else set())
+  source = llvm.render(linear, "k").source
+  assert ("!nontemporal" in source) is past and ("fence" in source) is past
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.float64])
+def test_memory_that_begins_within_a_line(dtype):
+  """An array of a user's: the processor faults where a store past the caches is within a line. (Mutant: every store
+  goes past them.)"""
+  device, size = Device["CPU"], (5 << 20) // dtype.itemsize
+  x = np.random.default_rng(0).integers(-99, 99, size).astype(dtype.name)
+  linear = linear_copy(1, size, dtype)
+  assert streamed_stores(linear) or dtype is dtypes.float16  # of which narrow vectors fill no line
+  program = device.compile(device.render(linear, "k"), "k")
+  whole = np.zeros(size + 64, dtype.name)
+  start = -whole.ctypes.data % 64 // dtype.itemsize
+  for first in (start, start + 1):
+    out = whole[first : first + size]
+    launch(device, program, [device.wrap(out), device.wrap(x)])
+    device.synchronize()
+    np.testing.assert_array_equal(out, x + x)
+    assert not whole[:first].any() and not whole[first + size :].any()
+    out[:] = 0
+
+
+@pytest.mark.parametrize(("end", "seldom"), [(3, True), (60, True), (1000, False)])
+def test_what_lanes_seldom_read_is_read_if_any_does(end, seldom):
+  """As the row's end that `roll` brings to its front. (Mutant: it is read if no lane needs it.)"""
+  x, y = (np.random.default_rng(i).normal(size=2000).astype(np.float32) for i in range(2))
+  i = loop(2000, 0)
+  inside = op(Ops.CMPLT, i, num(end))
+  front = load(1, x, op(Ops.ADD, i, num(2000 - end)), inside, UOp.const(dtypes.float32, 0.0))
+  kernel = sink(store(i, op(Ops.ADD, front, load(2, y, i)), i, size=2000))
+  source = llvm.render(lower_kernel(kernel, Device["CPU"].target), "kernel").source
+  assert ("llvm.vector.reduce.or" in source) is seldom
+  np.testing.assert_array_equal(run(kernel, [x, y]), np.pad(x[-end:], (0, 2000 - end)) + y)

@@ -16,7 +16,7 @@ import pytest
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Launch, Rendered
-from tinygrad.helpers import PROCESS
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.runtime import cpu, diskcache, native
 from tinygrad.uop import buffer_of
 
@@ -175,6 +175,14 @@ def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   assert ctypes.c_int64.from_address(x.address).value == 1  # the job before still waits
   ctypes.c_int64.from_address(flag.address).value = 1
   assert read(device, x) == 2
+
+
+def test_one_thread_computes_what_takes_a_millisecond_itself():
+  sizes = [1 << 12, 1 << 19, 1 << 22]  # ours to wait for always, on one thread, and never
+  for threads, brief in ((1, [True, True, False]), (2, [True, False, False])):
+    with Context(CPU_THREADS=threads):
+      device = cpu.open_device(f"CPU:{76 + threads}")
+    assert [12 * n < device.worth_waking for n in sizes] == brief
 
 
 # adds one to the element of its piece, and waits if that is 0 until *flag, which it sets if it is 3

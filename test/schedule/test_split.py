@@ -7,7 +7,7 @@ from tinygrad import Device, Tensor
 from tinygrad.helpers import Context
 from tinygrad.schedule import schedule
 from tinygrad.schedule.schedule import create_schedule
-from tinygrad.schedule.split import LARGE, PARTS, squares_in_parts
+from tinygrad.schedule.split import LARGE, LONG, PARTS, squares_in_parts
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
 
@@ -37,6 +37,8 @@ def test_what_is_split_and_how():
   assert kernels(buffer(1000003).exp().sum()) == [([PARTS], [[3907]]), ([], [[PARTS]])]  # a prime number of elements
   assert kernels(buffer(LARGE // 2).sum()) == [([], [[LARGE // 2]])]  # small
   assert kernels(buffer(4096, 4096).sum(1)) == [([4096], [[4096]])]  # many results
+  assert kernels(buffer(64, LONG).sum(1)) == [([256], [[LONG // 4]]), ([64], [[4]])]
+  assert kernels(buffer(64, LONG - 4).sum(1)) == [([64], [[LONG - 4]])]  # short rows
 
 
 def test_reductions_of_reductions_are_split_each_once():

@@ -31,7 +31,8 @@ class SharedCPU(CPU):
     self.target = replace(self.target, overlaps=self.world.cluster)
     hosts = self.world.hosts
     if hosts.count(hosts[self.rank]) * self.world.per_process >= cores():
-      self.worth_waking <<= 4  # the thread would have no core of its own, and run in the place of another process
+      # the thread would have no core of its own, and run in the place of another process
+      self.worth_waking = CPU.worth_waking << 4
 
   @property
   def local(self) -> bool:

@@ -1,15 +1,16 @@
 """Ops that no processor has, as ops that all have: functions by range reduction and polynomials, narrow floats through
 float32.
 
-Bounds measured in test/codegen/test_decompose.py: for float32 1 ulp of EXP, LOG and POW, 1.1 of TANH, 1.2 of SIN and
-COS, 1.3 of ERF, for float64 2 of EXP, LOG and ERF, 2.5 of TANH, 1.2 of SIN and COS; infinities, NaN, denormals and the
-largest arguments included. Where a product and a sum are rounded one by one (no FMA), EXP and SIN have up to 5% more,
-powers of two 20%, and ERF of float64 has 3. POW and the SIN and COS of large numbers are calls of the C library for
-float64.
+Bounds measured in test/codegen/test_decompose.py: for float32 1 ulp of EXP, LOG and POW (0.6 of POW where there is
+float64), 1.1 of TANH, 1.2 of SIN and COS, 1.3 of ERF, for float64 1 of POW, 2 of EXP, LOG and ERF, 2.5 of TANH, 1.2 of
+SIN and COS; infinities, NaN, denormals and the largest arguments included. Where a product and a sum are rounded one by
+one (no FMA), EXP and SIN have up to 5% more, powers of two 20%, and ERF of float64 has 3. The SIN and COS of large
+float64s are calls of the C library.
 """
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial, reduce
 
 from tinygrad.device import Target
@@ -39,6 +40,7 @@ _LOG = {dtypes.float32: (0.6666666, 0.40000337, 0.28537238, 0.23583572), dtypes.
 _LOG_OF_SINGLE = (-0.5000000001468831, 0.3333333409117956, -0.2499999636501514, 0.19999893324251394,
   -0.16666834067736372, 0.1429068961746215, -0.12499754322082685, 0.11009473496858996, -0.09901176324789632,
   0.09994736718009256, -0.09979518707490391, 0.055092320299535986)  # fmt: skip
+_LOG2_OF_SINGLE = tuple(c / math.log(2) for c in (1.0, *_LOG_OF_SINGLE))  # log2(1 + f)/f
 # log(erfc x), weighted by erfc, in x for 0.98 <= x <= 4: 2e-11; in x - 3.5 for 1 <= x <= 6: 2e-19
 _LOG_ERFC: dict[DType, Sequence[float]] = {}
 _LOG_ERFC[dtypes.float32] = (0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716,
@@ -71,6 +73,12 @@ _EXPM1 = {dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.00
 _EXP2M1 = (0.6931472065705698, 0.24022651243186793, 0.055503273922442045, 0.009618015450807559, 0.0013400384542500018,
   0.00015473252212055963)  # fmt: skip
 _EXP2_ENDS = (-151.0, -126.0, 128.0)
+# 1/80 + w/448 + …, w = s², s = 2f/(2 + f), the series for log(1 + f)
+_LOG_TAIL = {
+  d: tuple(0.25**k / (2 * k + 1) for k in range(2, n)) for d, n in {dtypes.float32: 6, dtypes.float64: 14}.items()
+}
+# a power is normal to be sure if its log2 is below; beyond, in its logarithm, it is 0 or infinite
+_POWER_ENDS = {dtypes.float32: (125.0, 140.0), dtypes.float64: (1020.0, 800.0)}
 # below: exp is 0, may be denormal; from: infinite
 _EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
@@ -80,6 +88,7 @@ _NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 Pair = tuple[UOp, UOp]
 Types = tuple[DType, ...]
+Functions = Mapping[DType, Mapping[Ops, Callable[..., UOp]]]
 
 
 const = UOp.const
@@ -112,12 +121,25 @@ def bitcast(x: UOp, dtype: DType) -> UOp:
   return UOp.new(Ops.BITCAST, dtype, (x,))
 
 
-def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
-  """coefficients[0] + coefficients[1]·x + …, by Horner's rule."""
-  out = const(x.dtype, coefficients[-1])
-  for c in reversed(coefficients[:-1]):
+def polynomial(x: UOp, coefficients: Sequence[float], short: int = 8) -> UOp:
+  """coefficients[0] + coefficients[1]·x + …, by Horner's rule; of more terms than are short all but the first, on which
+  its error depends, by halves."""
+  first, rest = (2, coefficients[2:]) if len(coefficients) > short else (-1, coefficients[-1:])
+  out = by_halves(x, rest)
+  for c in reversed(coefficients[:first]):
     out = add(mul(out, x), c)
   return out
+
+
+def by_halves(x: UOp, coefficients: Sequence[float]) -> UOp:
+  """The same as sums of products with x, x², x⁴, … (Estrin: Organization of computer systems, 1960): some more
+  operations, of which few wait for each other. Horner's rule leaves a processor waiting that has no room for as many
+  elements at once as their chains take."""
+  parts = [const(x.dtype, c) for c in coefficients]
+  while len(parts) > 1:
+    pairs = zip(parts[::2], [*parts[1::2], None])
+    parts, x = [low if high is None else add(mul(high, x), low) for low, high in pairs], mul(x, x)
+  return parts[0]
 
 
 def absolute(x: UOp) -> UOp:
@@ -237,7 +259,7 @@ def lower_erf(x: UOp) -> UOp:
   a, (end, centre) = absolute(x), _ERF_ENDS[x.dtype]
   inner = add(x, mul(x, polynomial(mul(x, x), _ERF[x.dtype])))
   at = alu(Ops.MIN, a, end)
-  log = polynomial(sub(at, centre) if centre else at, _LOG_ERFC[x.dtype])
+  log = polynomial(sub(at, centre) if centre else at, _LOG_ERFC[x.dtype], short=20)  # powers of 2.5 are large
   outer = alu(Ops.SUB, const(x.dtype, 1.0), normal_exp(log))
   return where(less(const(x.dtype, 1.0), a), with_sign_of(outer, x), inner)  # NaN is inner
 
@@ -312,16 +334,18 @@ def quarter_turns(x: UOp) -> tuple[UOp, UOp, UOp]:
   fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
   top = head(cast(fraction, x.dtype))
   rest = cast(sub(fraction, cast(top, fraction.dtype)), x.dtype)
-  t, tail = times((top, rest), exactly(math.pi / 2 / (1 << 62)))
+  t, tail = times((top, rest), exactly(Fraction(math.pi) / (1 << 63), x.dtype))
   return cast(turns, dtypes.int32), (r := add(t, tail)), add(sub(tail, sub(r, t)), sub(x, x))  # NaN of infinity
 
 
-# Numbers of 36 bits as (head, tail): a head has 12 bits, so that the product of two is exact (Dekker: A floating-point
-# technique for extending the available precision, 1971), fused with an addition or not.
+# Numbers of half again as many bits as a float has as (head, tail): a head has half of them, so that the product of two
+# is exact (Dekker: A floating-point technique for extending the available precision, 1971), fused with a sum or not.
+_HEAD_BITS = {dtypes.float32: 12, dtypes.float64: 26}
 
 
 def head(x: UOp) -> UOp:
-  return bitcast(alu(Ops.AND, bitcast(x, dtypes.uint32), 0xFFFFF000), x.dtype)
+  word, lost = _BITS[x.dtype], dtypes.finfo(x.dtype)[1] + 1 - _HEAD_BITS[x.dtype]
+  return bitcast(alu(Ops.AND, bitcast(x, word), (1 << word.bitsize) - (1 << lost)), x.dtype)
 
 
 def joined(x: UOp, y: UOp, *rest: UOp) -> Pair:
@@ -335,45 +359,61 @@ def times(x: Pair, y: Pair) -> Pair:
   return joined(mul(x[0], y[0]), add(mul(x[0], y[1]), mul(x[1], add(*y))))
 
 
-def exactly(value: float) -> Pair:
-  top = math.ldexp(math.floor(math.ldexp(value, k := 12 - math.frexp(value)[1])), -k)
-  return const(dtypes.float32, top), const(dtypes.float32, value - top)
+def exactly(value: Fraction, dtype: DType) -> Pair:
+  """The number nearest to `value` in a head and a tail."""
+  unit = Fraction(2) ** (math.frexp(value)[1] - _HEAD_BITS[dtype])
+  top = value // unit * unit
+  return const(dtype, float(top)), const(dtype, float(value - top))
 
 
-def log2_pair(x: UOp, k: UOp) -> Pair:
-  """log2(x·2**k) = n + k + log2(1 + f), log2(1 + f) = 2/ln 2·s·(1 + s²/3 + s⁴/5 + …), s = f/(2 + f), for normal x."""
+def log_pair(x: UOp, k: UOp) -> Pair:
+  """log(x·2**k) = (n + k)·ln 2 + log(1 + f), log(1 + f) = s·(1 + s²/12 + s⁴/80 + …), s = 2f/(2 + f), for normal x."""
   n, f = exponent_of(x)
-  d = add(f, 2.0)
-  lost = sub(f, sub(d, 2.0))
-  top = head(alu(Ops.FDIV, f, d))
-  rest = sub(sub(f, mul(top, head(d))), mul(top, add(sub(d, head(d)), lost)))
-  s = top, alu(Ops.FDIV, rest, d)
-  z = times(s, s)
-  w, third = add(*z), exactly(1 / 3)
-  tail = mul(w, polynomial(w, [1 / (2 * k + 5) for k in range(4)]))
-  t = times(z, joined(third[0], tail, third[1]))
-  return joined(add(n, k), *times(times(s, exactly(2 / math.log(2))), joined(const(x.dtype, 1.0), *t)))
+  n, part, major = add(n, k), alu(Ops.FDIV, const(x.dtype, 2.0), add(f, 2.0)), head(f)
+  top = head(mul(f, part))
+  rest = sub(sub(mul(sub(f, top), 2.0), mul(top, major)), mul(top, sub(f, major)))
+  s = top, mul(mul(rest, 0.5), part)
+  z, twelfth = times(s, s), exactly(Fraction(1, 12), x.dtype)
+  w = add(*z)
+  tail = add(mul(w, by_halves(w, _LOG_TAIL[x.dtype])), twelfth[1])
+  rest = add(mul(z[0], tail), mul(z[1], add(tail, twelfth[0])))
+  high, low = times(s, joined(const(x.dtype, 1.0), mul(z[0], twelfth[0]), rest))
+  return joined(mul(n, _LN2_HI[x.dtype]), high, add(mul(n, _LN2_LO[x.dtype]), low))
 
 
-def power(x: UOp, k: UOp, y: UOp, limited: Callable[[UOp, float], UOp]) -> tuple[UOp, UOp, UOp]:
-  """(m, n, n as an integer): (x·2**k)**y = m·2**n, m near 1, for normal x."""
-  p = times(log2_pair(x, k), (head(y), sub(y, head(y))))
-  n, bits = rounded(limited(add(*p), 200.0))
-  r = times(joined(limited(sub(p[0], n), 1.0), limited(p[1], 1.0)), exactly(math.log(2)))
-  w = add(*r)
-  rest = mul(mul(w, w), polynomial(w, _EXPM1[x.dtype]))
-  return add(add(r[0], add(r[1], rest)), 1.0), n, bits
+Limit = Callable[[UOp, float], UOp]
+Powered = tuple[UOp, UOp, UOp]  # (m, n, n as an integer): m·2**n, m near 1
 
 
-def lower_pow(x: UOp, y: UOp) -> UOp:
+def power_by_pairs(x: UOp, k: UOp, y: UOp, limited: Limit) -> Powered:
+  """(x·2**k)**y for normal x."""
+  p = times(log_pair(x, k), (head(y), sub(y, head(y))))
+  n, bits = rounded(mul(limited(add(*p), _POWER_ENDS[x.dtype][1]), 1 / math.log(2)))
+  high, low = (limited(sub(v, mul(n, ln2[x.dtype])), 1.0) for v, ln2 in zip(p, (_LN2_HI, _LN2_LO)))
+  w = add(high, low)
+  rest = mul(mul(w, w), by_halves(w, _EXPM1[x.dtype]))
+  return add(add(high, add(low, rest)), 1.0), n, bits
+
+
+def power_in_double(x: UOp, k: UOp, y: UOp, limited: Limit) -> Powered:
+  """(x·2**k)**y for normal x of float32, in float64s that are 4e-9 from it: of p = y·log2(x·2**k) as 2**(p - n)."""
+  n, f = (cast(v, dtypes.float64) for v in exponent_of(x))
+  log2 = add(mul(f, polynomial(f, _LOG2_OF_SINGLE)), add(n, cast(k, dtypes.float64)))
+  p = limited(mul(log2, cast(y, dtypes.float64)), 1000.0)
+  n, bits = rounded(p)
+  return polynomial(sub(p, n), (1.0, *_EXP2M1)), n, bits
+
+
+def lower_pow(x: UOp, y: UOp, power: Callable[[UOp, UOp, UOp, Limit], Powered] = power_by_pairs) -> UOp:
   """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
-  if x.op is Ops.CONST and x.arg == 2:
+  if x.op is Ops.CONST and x.arg == 2 and x.dtype is dtypes.float32:
     return with_ends(y, normal_exp2, _EXP2_ENDS)
   a = absolute(x)
   m, n, bits = power(a, const(x.dtype, 0.0), y, lambda p, _: p)
-  usual = alu(Ops.AND, is_normal(a), less(absolute(n), 125.0))
-  size = scaled(m, bits)
-  return unlikely(usual, any_power(x, y), unlikely(less(const(x.dtype, 0.0), x), of_negative(x, y, size), size))
+  usual = alu(Ops.AND, is_normal(a), less(absolute(n), _POWER_ENDS[n.dtype][0]))
+  size = cast(scaled(m, bits), x.dtype)
+  rare = any_power(x, y, power)
+  return unlikely(usual, rare, unlikely(less(const(x.dtype, 0.0), x), of_negative(x, y, size), size))
 
 
 def of_negative(x: UOp, y: UOp, size: UOp) -> UOp:
@@ -381,18 +421,19 @@ def of_negative(x: UOp, y: UOp, size: UOp) -> UOp:
   whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)
   half = mul(y, 0.5)
   odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))
-  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, dtypes.uint32), 31), 0)
+  word = _BITS[x.dtype]
+  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, word), word.bitsize - 1), 0)
   out = where(alu(Ops.AND, negative, odd), alu(Ops.NEG, size), size)
   neither = alu(Ops.AND, alu(Ops.NOT, whole), less(absolute(x), math.inf))
   return where(alu(Ops.AND, less(x, 0.0), neither), math.nan, out)
 
 
-def any_power(x: UOp, y: UOp) -> UOp:
+def any_power(x: UOp, y: UOp, power: Callable[[UOp, UOp, UOp, Limit], Powered]) -> UOp:
   """x**y = 2**(y·log2|x|); special cases as in C's pow."""
   a = absolute(x)
-  m, _, n = power(*normalized(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
+  m, _, n = power(*normalized(a), clamped(y, 2.0**80), clamped)  # beyond, all but 1 overflows
   half = alu(Ops.SHR, n, 1)
-  size = mul(scaled(m, half), scaled(const(x.dtype, 1.0), sub(n, half)))
+  size = cast(mul(scaled(m, half), scaled(const(m.dtype, 1.0), sub(n, half))), x.dtype)
   zero = const(x.dtype, 0.0)
   inside = alu(Ops.AND, alu(Ops.AND, less(zero, a), less(a, math.inf)), alu(Ops.CMPEQ, y, y))
   outside = where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), where(less(zero, y), a, y))
@@ -401,10 +442,19 @@ def any_power(x: UOp, y: UOp) -> UOp:
   return where(one, 1.0, of_negative(x, y, size))
 
 
-# of any float; the others of float64 are calls
-_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.SIN: lower_sin}
-_FUNCTIONS |= {Ops.COS: partial(lower_sin, op=Ops.COS), Ops.TANH: lower_tanh, Ops.ERF: lower_erf}
-_FLOAT32 = _FUNCTIONS | {Ops.POW: lower_pow}
+_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {  # of any float
+  Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.SIN: lower_sin, Ops.COS: partial(lower_sin, op=Ops.COS),
+  Ops.TANH: lower_tanh, Ops.ERF: lower_erf, Ops.POW: lower_pow,
+}  # fmt: skip
+
+
+def functions_of(target: Target) -> Functions:
+  """How the target computes functions that it has not: a processor, which is half as fast with float64, powers of
+  float32 with those."""
+  single = {op: f for op, f in _FUNCTIONS.items() if op.name not in target.functions}
+  if target.shares and target.float64 and Ops.POW in single:
+    single[Ops.POW] = partial(lower_pow, power=power_in_double)
+  return {dtypes.float32: single, dtypes.float64: _FUNCTIONS}
 
 
 def _from_narrow(x: UOp) -> UOp:
@@ -487,12 +537,12 @@ def _round_to_odd(x: UOp) -> UOp:
   return bitcast(where(alu(Ops.CMPNE, back, x), alu(Ops.OR, bits, one), bits), dtypes.float32)
 
 
-def _widened(u: UOp, src: tuple[UOp, ...], as_bits: Types, own: Container[str]) -> UOp:
+def _widened(u: UOp, src: tuple[UOp, ...], as_bits: Types, functions: Functions) -> UOp:
   """An op on narrow floats, computed in float32 and rounded once."""
   wide = tuple(_convert(s, dtypes.float32, as_bits) if s.dtype in _NARROW else s for s in src)
   if u.dtype not in _NARROW:
-    return _function(UOp.new(u.op, u.dtype, wide, u.arg), own)
-  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg), own), u.dtype, as_bits)
+    return _function(UOp.new(u.op, u.dtype, wide, u.arg), functions)
+  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg), functions), u.dtype, as_bits)
 
 
 def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
@@ -506,11 +556,10 @@ def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
   return where(inside, alu(op, x, alu(Ops.AND, y, width - 1)), const(x.dtype, 0))
 
 
-def _function(u: UOp, own: Container[str]) -> UOp:
+def _function(u: UOp, functions: Functions) -> UOp:
   if (u.op is Ops.SHL or u.op is Ops.SHR) and u.dtype in dtypes.ints:
     return lower_shift(u.op, *u.src)
-  single = u.dtype is dtypes.float32
-  lowered = None if single and u.op.name in own else (_FLOAT32 if single else _FUNCTIONS).get(u.op)
+  lowered = functions[u.dtype].get(u.op) if u.dtype in functions else None
   return u if lowered is None else lowered(*u.src)
 
 
@@ -541,7 +590,7 @@ def as_tangent(u: UOp) -> UOp | None:
 
 def decompose(sink: UOp, target: Target) -> UOp:
   """The kernel with functions and narrow floats taken apart, but for what the target has itself."""
-  as_bits, own = tuple(d for d in _NARROW if d not in target.converts), target.functions
+  as_bits, functions = tuple(d for d in _NARROW if d not in target.converts), functions_of(target)
   short = rounded_to_single(sink)
   sink = substitute_free(sink, {u: x for u in short if (x := as_tangent(u)) is not None})
 
@@ -556,7 +605,7 @@ def decompose(sink: UOp, target: Target) -> UOp:
       return lower_log(src[0] if x is None else x, log_in_double)
     if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op is not Ops.WHERE and u.op is not Ops.BITCAST):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
-      return _widened(u, src, as_bits, own) if narrow else _function(on_sources(u, src), own)
+      return _widened(u, src, as_bits, functions) if narrow else _function(on_sources(u, src), functions)
     return on_sources(u, src)
 
   return rebuild(sink, make)

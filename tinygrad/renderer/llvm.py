@@ -19,12 +19,14 @@ from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.renderer.scoped_names import ScopedNames
+from tinygrad.renderer.streamed import LINE, streamed_stores
 from tinygrad.uop import CARDS, GroupOp, Ops, PieceArg, UOp
 
 _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
   dtypes.bfloat16: "i16", dtypes.fp8e4m3: "i8", dtypes.fp8e5m2: "i8",
 }  # fmt: skip
+_SELDOM = 32  # once in so many times
 Typed = tuple[str, str]  # an operand: its type, and what it is
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
 # the instruction, or the reduction of lanes, of floats, signed and unsigned integers, and bools
@@ -134,6 +136,8 @@ class LLVMRenderer:
     self.bytes = ScopedNames[str]()  # bools as they lie in memory: lanes of single bits are slow to bring into order
     self.bases: list[dict[tuple[str, UOp], str]] = [{}]  # of each open loop: places by memory and offset
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
+    self.streamed = streamed_stores(linear)
+    self.begins_line = dict[UOp, str]()  # whether memory does
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> Rendered:
@@ -150,6 +154,7 @@ class LLVMRenderer:
         self.one(u, words)
     lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
+    lines += ["  fence seq_cst"] * bool(self.streamed)  # other cores see what went past the caches
     lines += ["  ret void", "}", 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }']
     return Rendered("\n".join(lines) + "\n", self.launch(words))
 
@@ -320,7 +325,8 @@ class LLVMRenderer:
     if (scattered := self.scattered(where)) or not uniform:
       name = "gather" if scattered else "load"
       near = self.every_other(u, mask, other) if scattered and mask else None
-      out = near or self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, other))
+      load = functools.partial(self.masked, name, self.suffix(dtype, True), n, pointer, align, mask, (kind, other))
+      out = near or (self.if_any(mask, n, load, (kind, other)) if mask and self.is_seldom(where.src[2]) else load())
     elif mask is None:
       out = self.ins(f"load {kind}, ptr {pointer}, align {align}")
     else:
@@ -333,6 +339,24 @@ class LLVMRenderer:
       self.bytes[u] = out
       return self.truth(u, out)
     return out
+
+  def is_seldom(self, mask: UOp) -> bool:
+    """Whether lanes < x, x all over its bounds, hardly ever holds of any lane."""
+    if mask.op is not Ops.CMPLT or (lanes := self.lanes_of(mask.src[0])) is None or len(mask.src[1].src) != 1:
+      return False
+    x = mask.src[1].src[0]
+    low, high = (x.src[0] if x.op is Ops.CAST else x).bounds
+    return (high - min(lanes)) * _SELDOM < high - low
+
+  def if_any(self, mask: str, n: int, value: Callable[[], str], other: Typed) -> str:
+    """A value, if the mask has any lane; else another. What no lane reads would be fetched."""
+    some = self.call("i1", f"llvm.vector.reduce.or.v{n}i1", [(f"<{n} x i1>", mask)])
+    tag = f"any{some[2:]}"
+    self.body += [f"  br label %{tag}.before", f"{tag}.before:", f"  br i1 {some}, label %{tag}, label %{tag}.end"]
+    self.body.append(f"{tag}:")
+    out = value()
+    self.body += [f"  br label %{tag}.end", f"{tag}.end:"]
+    return self.ins(f"phi {other[0]} [ {out}, %{tag} ], [ {other[1]}, %{tag}.before ]")
 
   def every_other(self, u: UOp, mask: str, other: str) -> str | None:
     """Each second element, in the lanes that the mask has, by two loads of neighbours: gathering takes longer. In the
@@ -382,12 +406,27 @@ class LLVMRenderer:
       self.masked("scatter" if scattered else "store", self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
     lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]
+    self.count += 1
+    tag = f"store{self.count}"
+    if u in self.streamed:
+      bits = f"<{n} x i{align * 8}>"  # LLVM stores a vector of halves in its own way
+      word = v if kind == bits else self.ins(f"bitcast {kind} {v} to {bits}")
+      past = f"  store {bits} {word}, ptr {pointer}, align {min(align * n, LINE)}, !nontemporal !{{i32 1}}"
+      choice = f"  br i1 {self.at_line(where.src[0])}, label %{tag}.past, label %{tag}"
+      end = f"  br label %{tag}.end"
+      lines = [choice, f"{tag}.past:", past, end, f"{tag}:", *lines, end, f"{tag}.end:"]
     if mask is not None:
-      self.count += 1
-      tag = f"store{self.count}"
       lines[:0] = [f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"]
       lines += [f"  br label %{tag}.end", f"{tag}.end:"]
     self.body += lines
+
+  def at_line(self, memory: UOp) -> str:
+    """Whether a PARAM begins at a line of the caches: some is a part of what a user has."""
+    if memory not in self.begins_line:
+      self.begins_line[memory] = out = self.fresh()
+      self.entry.append(f"  {out}.a = ptrtoint ptr {self.operand(memory)} to i64")
+      self.entry += [f"  {out}.l = and i64 {out}.a, {LINE - 1}", f"  {out} = icmp eq i64 {out}.l, 0"]
+    return self.begins_line[memory]
 
   def vectorize(self, u: UOp) -> str:
     kind, scalar = ir_type(u.dtype), ir_type(u.dtype.scalar())

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import LazyModule, round_up, uninterrupted
+from tinygrad.helpers import CPU_THREADS, LazyModule, round_up, uninterrupted
 from tinygrad.runtime import native, queues
 from tinygrad.runtime.native import MachineCode
 from tinygrad.runtime.queues import QueueDevice
@@ -304,6 +304,8 @@ class CPU(QueueDevice):
   def __init__(self, name: str) -> None:
     super().__init__(name)
     self.target = host_target()
+    if CPU_THREADS.value == 1:  # who asks for one waits for a millisecond rather than for another
+      self.worth_waking = QueueDevice.worth_waking << 4
     _loading()
     self.arenas: list[Memory] = []  # scratch memory, by thread
     # that were replayed, and whose memory has its pages still

@@ -13,6 +13,7 @@ from tinygrad.uop import Collective, Ops, UOp
 from tinygrad.uop.node import HALVES
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
+LONG = 1 << 16  # of each result: fewer are read in less time than one more kernel takes, and by one that has them still
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
 COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
@@ -42,9 +43,9 @@ def reduction_parts(u: UOp) -> ReductionParts | None:
   The dim that is cut is the reduced one whose length has the largest such divisor, the outermost of several; where
   none has a large one, the longest."""
   axes, shape = u.arg[1], u.src[0].shape
-  if not all(isinstance(n, int) for n in shape) or (size := int(prod(shape))) < LARGE:
+  size, results = prod(shape), prod(u.shape)
+  if not isinstance(size, int) or not isinstance(results, int) or size < max(LARGE, LONG * results):
     return None
-  results = int(prod(u.shape))
   most = min(PARTS // results, size // (results * PART))
   cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if shape[a] % d == 0), default=0) for a in axes}
   axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else shape[a], -a))
@@ -60,8 +61,7 @@ def in_parts(u: UOp) -> UOp | None:
   if (parts := reduction_parts(u)) is None:
     return None
   if rest := parts.number * parts.size - x.shape[parts.axis]:
-    pads = tuple((0, rest if a == parts.axis else 0) for a in range(len(x.shape)))
-    x = UOp.new(Ops.PAD, x.dtype, (x,), (pads, identity_element(op, x.dtype)))
+    x = x.pad(tuple((0, rest * (a == parts.axis)) for a in range(x.ndim)), identity_element(op, x.dtype))
   each = parts.reduced(parts.of(x), op, axes)
   return UOp.new(Ops.REDUCE, u.dtype, (each,), (op, (parts.axis,))).reshape(u.shape)
 
