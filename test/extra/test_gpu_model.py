@@ -157,12 +157,24 @@ def test_the_model_sees_that_pieces_are_short(kind, monkeypatch):
 def test_what_a_cache_holds_is_not_read_from_memory_again():
   """Two sweeps over a row: the second finds it near while few groups are at once."""
   work = dict(gpu_model.workloads())["softmax of long rows"]
-  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+  with gpu_model.as_null(gpu_model.GPUS["sm_80"]):
     (ast,) = gpu_model.kernels_of(work)
-    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_80"]))
   size = 4 * 2048 << 17
   assert gpu_model.traffic(linear, 2048, 700, 50 << 20)[0] == pytest.approx(4 * size)
   assert gpu_model.traffic(linear, 2048, 50, 50 << 20)[0] == pytest.approx(2 * size)
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("name", [name for name, _ in gpu_model.workloads() if "of long rows" in name])
+def test_clusters_read_long_rows_once(name):
+  """Twice or three times where there are none; and groups that wait for one another take longer than memory does."""
+  shares = {}
+  for arch in ("sm_80", "sm_90a"):
+    with gpu_model.as_null(gpu_model.GPUS[arch]):
+      (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
+      shares[arch] = gpu_model.judge(name, ast, arch).share
+  assert shares["sm_80"] < 0.67 and 0.8 < shares["sm_90a"] < 0.99
 
 
 # of heads 256 wide the two that keep two operands and a sum of 64 x 256 in the registers of four warps

@@ -118,7 +118,8 @@ class Primitives:
   def make(self) -> None:
     nest, grid = self.nest, self.grid
     if not nest.grid:
-      nest.launch(grid.threads, grid.lanes)
+      most = nest.room.target.group // grid.threads
+      nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
     shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
     parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
     for over, (order, tile) in grid.folds.items():
@@ -139,7 +140,7 @@ class Primitives:
     nest.bind("lanes", *self.lanes)
     for name in self.unrolled:
       unroll(nest, name)
-    nest.within("groups", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
+    nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
   def vector(self, r: UOp, copies: int) -> int:
@@ -253,9 +254,11 @@ class KeptRow(NamedTuple):
   beside: int
 
   def lanes(self, least: int, target: Target) -> int:
-    """How many threads have it: so many that it fits, if there are as many."""
-    wanted = ceildiv(size(self.over[0]) * self.words, target.vector_registers // 3)
-    return min(max(least, power_of_two(2 * wanted - 1)), target.group)
+    """How many threads have it: so many that it fits, if there are as many, in a group or all groups of a cluster."""
+    words, few = size(self.over[0]) * self.words, target.vector_registers // 3
+    lanes = min(max(least, power_of_two(2 * ceildiv(words, few) - 1)), target.group)
+    groups = power_of_two(2 * ceildiv(words, 2 * few * lanes) - 1)
+    return lanes * groups if groups <= target.cluster else lanes
 
   def copies(self, lanes: int) -> tuple[int, int]:
     """(elements of each thread, of these side by side)"""
