@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,17 @@ class Code:
   shared: int  # bytes of local memory that they read and write
   stalls: int  # cycles in which a group waits between barriers: for one another, and for memory that is not read ahead
   together: int = 0  # and, once in all, for the others of its cluster
+  inner: tuple[Code, ...] = ()  # of the innermost loops in it
+
+  def with_turns(self, products: int) -> Code:
+    """One pass, in which each of the innermost loops runs as often as so many multiply-adds of a thread take."""
+    turns = [(max(products * PRODUCT["FFMA"] / x.operations - 1, 0), x) for x in self.inner if x.operations]
+
+    def whole(field: str) -> int:
+      return int(getattr(self, field) + sum(more * getattr(x, field) for more, x in turns))
+
+    names = "instructions", "operations", "shared", "stalls"
+    return replace(self, **{name: whole(name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +182,16 @@ def read_code(text: str) -> Code:
 
   bodies = [b for b in bodies if b[1] - b[0] > 2] or [(0, sum(x != "NOP" for x in lines))]
   best = max(bodies, key=lambda b: (work(b), b[1] - b[0]))
-  body = lines[best[0] : best[1]]
-  found = len(body), work(best), best[0] > 0, local(body), stalls(body) if best[0] > 0 else 0
-  return Code(int(registers[1], 16) if registers else 0, *found, TOGETHER * lines.count("UCGABAR_WAIT"))
+  count = int(registers[1], 16) if registers else 0
+
+  def code(names: list[str]) -> Code:
+    operations = sum(next((n for p, n in PRODUCT.items() if x.startswith(p)), 0) for x in names)
+    return Code(count, len(names), operations, best[0] > 0, local(names), stalls(names) if best[0] > 0 else 0)
+
+  within = [b for b in bodies if best[0] <= b[0] and b[1] <= best[1] and b != best]
+  innermost = [b for b in within if not any(b[0] <= x[0] and x[1] <= b[1] for x in within if x != b)]
+  inner = tuple(code(lines[slice(*b)]) for b in innermost)
+  return replace(code(lines[slice(*best)]), together=TOGETHER * lines.count("UCGABAR_WAIT"), inner=inner)
 
 
 def target_of(gpu: Gpu) -> Target:
@@ -252,12 +270,30 @@ def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tupl
   return far, passing
 
 
+def products_of_a_loop(linear: Sequence[UOp]) -> int:
+  """Of the innermost loops with products of float32, the fewest that all iterations of one take; 0: none."""
+  opened, found = list[list[int]](), list[int]()  # of each loop: whether it is innermost, its products so far
+  for u in linear:
+    if u.op is Ops.RANGE:
+      for outer in opened:
+        outer[0] = 0
+      opened.append([1, 0])
+    elif u.op is Ops.ENDRANGE:
+      innermost, products = opened.pop()
+      if innermost and products and u.src[0].arg[1] not in cstyle.THREADS:
+        found.append(products * int(u.src[0].src[0].vmax))
+    elif u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 and opened:
+      opened[-1][1] += u.dtype.count
+  return min(found, default=0)
+
+
 def judge(name: str, ast: UOp, arch: str) -> Verdict:
   gpu, cost = GPUS[arch], estimate(ast)
   linear = codegen.lower_kernel(ast, target_of(gpu))
   cores = {u.arg for u in linear if u.op is Ops.MMA}
   kinds = {core.operand.itemsize for core in cores}
   code, launch, local, said = compiled(linear, arch)
+  code = code.with_turns(products_of_a_loop(linear))
   threads, groups = prod(launch.threads), prod(launch.groups)
   warps = ceildiv(threads, 32)
   fits = [WARPS // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
