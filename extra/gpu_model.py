@@ -4,9 +4,10 @@ Each kernel of some workloads is compiled by NVRTC, and a static model says how 
 takes for the bytes that its code loads and stores (`traffic`), the cores or the arithmetic units for its operations,
 the schedulers for the instructions of its inner loop, and local memory for what these read and write of it; times what
 the multiprocessor with the most groups has of them, of what all have on average, and the part of the latency that too
-few warps leave open; and what groups wait at barriers. Its share of the roofline is of what each buffer would take
-once. Figures of the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what the sheets
-say on sm_80 and, by the estimate of this model, 0.62 of it where there are wider instructions).
+few warps leave open; and what groups wait at barriers, and those of a cluster at theirs. Its share of the roofline is
+of what each buffer would take once. Figures of the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets;
+mma.sync reaches what the sheets say on sm_80 and, by the estimate of this model, 0.62 of it where there are wider
+instructions).
 It is a model: none of it is measured.
 """
 
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ ISSUE = 4  # instructions a cycle of a multiprocessor
 NEAR = 2.5  # times the bandwidth of memory: that of the second cache
 BANKS = 128  # bytes of local memory a cycle
 BARRIER, FAR = 30, 600  # cycles: threads meet, memory answers
+# groups of a cluster meet: to the next multiprocessor and back, each way what Luo et al., Benchmarking and Dissecting
+# the Nvidia Hopper GPU Architecture via Microbenchmarking (2024), have measured of a read there
+TOGETHER = 2 * 180
 LOCAL = ("LDS", "STS", "SHFL", "LDGSTS")
 WIDTHS = {".128": 16, ".64": 8, "88.4": 16, "88.2": 8}  # bytes of a lane; else 4
 SECTOR, SHORT = 32, 0.75  # bytes that are read at least; the share of the bandwidth that pieces of so many reach
@@ -80,6 +84,18 @@ class Code:
   loop: bool
   shared: int  # bytes of local memory that they read and write
   stalls: int  # cycles in which a group waits between barriers: for one another, and for memory that is not read ahead
+  together: int = 0  # and, once in all, for the others of its cluster
+  inner: tuple[Code, ...] = ()  # of the innermost loops in it
+
+  def with_turns(self, products: int) -> Code:
+    """One pass, in which each of the innermost loops runs as often as so many multiply-adds of a thread take."""
+    turns = [(max(products * PRODUCT["FFMA"] / x.operations - 1, 0), x) for x in self.inner if x.operations]
+
+    def whole(field: str) -> int:
+      return int(getattr(self, field) + sum(more * getattr(x, field) for more, x in turns))
+
+    names = "instructions", "operations", "shared", "stalls"
+    return replace(self, **{name: whole(name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +182,16 @@ def read_code(text: str) -> Code:
 
   bodies = [b for b in bodies if b[1] - b[0] > 2] or [(0, sum(x != "NOP" for x in lines))]
   best = max(bodies, key=lambda b: (work(b), b[1] - b[0]))
-  body = lines[best[0] : best[1]]
-  found = len(body), work(best), best[0] > 0, local(body), stalls(body) if best[0] > 0 else 0
-  return Code(int(registers[1], 16) if registers else 0, *found)
+  count = int(registers[1], 16) if registers else 0
+
+  def code(names: list[str]) -> Code:
+    operations = sum(next((n for p, n in PRODUCT.items() if x.startswith(p)), 0) for x in names)
+    return Code(count, len(names), operations, best[0] > 0, local(names), stalls(names) if best[0] > 0 else 0)
+
+  within = [b for b in bodies if best[0] <= b[0] and b[1] <= best[1] and b != best]
+  innermost = [b for b in within if not any(b[0] <= x[0] and x[1] <= b[1] for x in within if x != b)]
+  inner = tuple(code(lines[slice(*b)]) for b in innermost)
+  return replace(code(lines[slice(*best)]), together=TOGETHER * lines.count("UCGABAR_WAIT"), inner=inner)
 
 
 def target_of(gpu: Gpu) -> Target:
@@ -217,11 +240,11 @@ def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
       memory, n = where.src[0], where.dtype.count
       if memory.op is not Ops.PARAM:
         continue
-      own = [r for r in opened if r.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL)]
+      own = [r for r in opened if r.arg[1] not in cstyle.THREADS]
       sweep = found.setdefault((memory, u.op is Ops.STORE, own[0] if own else None), Sweep(nbytes_of(memory)))
       below = where.src[1].toposort()
       each = n * memory.dtype.itemsize
-      sweep.nbytes += each * prod(r.src[0].vmax for r in opened if r in below or r.arg[1] is AxisKind.GLOBAL)
+      sweep.nbytes += each * prod(r.src[0].vmax for r in opened if r in below or r.arg[1] in cstyle.GROUPS)
       step = affine(where.src[1], {}).terms
       beside = next((r for r in opened if r.arg[1] is AxisKind.LOCAL and r in below), None)
       if beside is None or beside in step:  # else threads are shared out in another way: nobody knows
@@ -247,12 +270,30 @@ def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tupl
   return far, passing
 
 
+def products_of_a_loop(linear: Sequence[UOp]) -> int:
+  """Of the innermost loops with products of float32, the fewest that all iterations of one take; 0: none."""
+  opened, found = list[list[int]](), list[int]()  # of each loop: whether it is innermost, its products so far
+  for u in linear:
+    if u.op is Ops.RANGE:
+      for outer in opened:
+        outer[0] = 0
+      opened.append([1, 0])
+    elif u.op is Ops.ENDRANGE:
+      innermost, products = opened.pop()
+      if innermost and products and u.src[0].arg[1] not in cstyle.THREADS:
+        found.append(products * int(u.src[0].src[0].vmax))
+    elif u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 and opened:
+      opened[-1][1] += u.dtype.count
+  return min(found, default=0)
+
+
 def judge(name: str, ast: UOp, arch: str) -> Verdict:
   gpu, cost = GPUS[arch], estimate(ast)
   linear = codegen.lower_kernel(ast, target_of(gpu))
   cores = {u.arg for u in linear if u.op is Ops.MMA}
   kinds = {core.operand.itemsize for core in cores}
   code, launch, local, said = compiled(linear, arch)
+  code = code.with_turns(products_of_a_loop(linear))
   threads, groups = prod(launch.threads), prod(launch.groups)
   warps = ceildiv(threads, 32)
   fits = [WARPS // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
@@ -276,7 +317,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   roof = max(cost.nbytes / gpu.bandwidth, cost.ops / peak)
   found = code.instructions, code.registers, here, warps, waves
   # groups beside each other go on while one waits
-  waiting = passes * code.stalls * groups / (gpu.units * here * gpu.clock)
+  waiting = (passes * code.stalls + code.together) * groups / (gpu.units * here * gpu.clock)
   return Verdict(name, cost.nbytes, cost.ops, *found, roof, times[bound] * max(slower, 1) + waiting, bound, said)
 
 
@@ -316,7 +357,12 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
     yield f"softmax {kind.name}", lambda kind=kind: empty(*big, dtype=kind).softmax()
     yield f"log softmax {kind.name}", lambda kind=kind: empty(*big, dtype=kind).log_softmax()
     yield f"layernorm {kind.name}", lambda kind=kind: empty(*big, dtype=kind).layernorm()
-  yield "softmax of long rows", lambda: empty(2048, 1 << 17).softmax()
+  rows = functools.partial(empty, 2048, 1 << 17)
+  yield "softmax of long rows", lambda: rows().softmax()
+  yield "log softmax of long rows", lambda: rows().log_softmax()
+  yield "layernorm of long rows", lambda: rows().layernorm()
+  yield "argmax of long rows", lambda: rows().argmax(1)
+  yield "softmax of 100004", lambda: empty(2048, 100004).softmax()
   for kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)
     yield f"matmul {kind.name} NT", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind).T

@@ -49,7 +49,7 @@ BINARY: dict[Ops, Any] = {
 }
 
 
-BARRIER = "barrier"
+BARRIER, TOGETHER = "barrier", "barrier of the cluster"
 
 
 class Race(Exception):
@@ -57,9 +57,14 @@ class Race(Exception):
 
 
 class Group:
-  """The local memory of a work group, and who came where since the last barrier."""
+  """The local memory of a work group, and who came where since the last barrier; of other groups of its cluster, since
+  the last of theirs. A group that ends has no memory any more."""
 
   def __init__(self) -> None:
+    self.cluster = [self]
+    self.ended = False
+    self.new = set[int]()  # places that were written since the cluster's last barrier,
+    self.shown = set[int]()  # and those that other groups have read
     self.memory: dict[int, Any] = {}
     self.readers: dict[int, set[int]] = {}
     self.writers: dict[int, set[int]] = {}
@@ -67,6 +72,12 @@ class Group:
 
   def next_phase(self) -> None:
     self.readers, self.writers = {}, {}
+
+  def read_from_beside(self, at: int) -> Any:
+    if self.ended or at in self.new or at not in self.memory:
+      raise Race(f"byte {at} of another group is read, which may not be there")
+    self.shown.add(at)
+    return self.memory[at]
 
   def read(self, at: int, thread: int) -> Any:
     if self.writers.get(at, {thread}) != {thread}:
@@ -80,6 +91,9 @@ class Group:
     for who in (self.readers, self.writers):
       if who.get(at, {thread}) != {thread}:
         raise Race(f"byte {at} is written by thread {thread} and used by {who[at]}")
+    if at in self.shown:
+      raise Race(f"byte {at} is written by thread {thread} and used by another group")
+    self.new.add(at)
     self.writers[at] = {thread}
     self.memory[at] = value
 
@@ -92,11 +106,11 @@ class Thread:
     linear: Sequence[UOp],
     buffers: list[np.ndarray],
     group: Group,
-    place: tuple[int, int],
+    place: tuple[int, int, int],
     variables: dict[str, int],
   ) -> None:
     self.linear, self.buffers, self.group = linear, buffers, group
-    self.number, self.thread = place
+    self.number, self.rank, self.thread = place
     self.values: dict[UOp, tuple[Any, ...]] = {}
     self.registers: dict[UOp, tuple[Any, ...]] = {}
     self.own: dict[tuple[UOp, int], Any] = {}
@@ -125,7 +139,7 @@ class Thread:
       if u.op is Ops.BARRIER:
         while isinstance(u.arg, int) and len(self.under_way) > u.arg:
           self.arrive(self.under_way.pop(0))
-        yield BARRIER
+        yield TOGETHER if u.arg == "cluster" else BARRIER
       elif u.op is Ops.COMMIT:
         self.under_way.append(self.begun)
         self.begun = []
@@ -142,8 +156,8 @@ class Thread:
         end = self.lanes(u.src[0])[0]
         numbers: Sequence[int] = range(end)
         inner = left
-        if u.arg[1] is AxisKind.GLOBAL:
-          numbers = (self.number,)
+        if u.arg[1] in (AxisKind.GLOBAL, AxisKind.CLUSTER):
+          numbers = (self.number if u.arg[1] is AxisKind.GLOBAL else self.rank,)
         elif u.arg[1] is AxisKind.LOCAL:
           numbers, inner = (left % end,), left // end
         for n in numbers:
@@ -225,7 +239,7 @@ class Thread:
   def one(self, u: UOp) -> None:
     n = u.dtype.count
     match u.op:
-      case Ops.PARAM | Ops.SCRATCH | Ops.ACC:
+      case Ops.PARAM | Ops.SCRATCH | Ops.ACC | Ops.PEER:
         self.values[u] = (None,)
       case Ops.VARIABLE:
         self.values[u] = (self.variables[u.arg[0]],)
@@ -266,6 +280,9 @@ class Thread:
         self.values[u] = tuple(BINARY[u.op](x, y) for x, y in zip(*(self.lanes(s, n) for s in u.src), strict=True))
 
   def read(self, memory: UOp, at: int) -> Any:
+    if memory.op is Ops.PEER:
+      (number,), memory = self.lanes(memory.src[1]), memory.src[0]
+      return self.group.cluster[number].read_from_beside(memory.arg[0] + at * memory.dtype.itemsize)
     if memory.op is Ops.SCRATCH:
       assert 0 <= at * memory.dtype.itemsize < memory.arg[2], "within its local memory"
       if memory.arg[0] < 0:
@@ -289,21 +306,38 @@ class Thread:
 def simulate(
   linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarray, variables: dict[str, int], seed=0, kind=Thread
 ):
-  """Slot 0 after the kernel: the groups one after the other, the threads of a group in any order from barrier to
-  barrier. Raises Race; and AssertionError where a thread is at another barrier than the rest."""
+  """Slot 0 after the kernel: the clusters one after the other; the groups of one, and the threads of a group, in any
+  order from barrier to barrier. Raises Race; and AssertionError where a thread is at another barrier than the rest."""
   rng = random.Random(seed)
   sizes = {k: [u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is k] for k in AxisKind}
   for number in range(math.prod(sizes[AxisKind.GLOBAL])):
-    group, threads = Group(), []
-    for t in range(math.prod(sizes[AxisKind.LOCAL])):
-      threads.append(kind(linear, [out, *arrays], group, (number, t), variables).run())
+    cluster = [Group() for _ in range(math.prod(sizes[AxisKind.CLUSTER]))]
+    threads = {}
+    for rank, group in enumerate(cluster):
+      group.cluster = cluster
+      places = ((number, rank, t) for t in range(math.prod(sizes[AxisKind.LOCAL])))
+      threads[group] = [kind(linear, [out, *arrays], group, place, variables).run() for place in places]
+    waiting = list[Group]()
     while threads:
-      rng.shuffle(threads)
-      here = {next(t, "end") for t in threads}
+      group = rng.choice([g for g in threads if g not in waiting])
+      rng.shuffle(threads[group])
+      here = {next(t, "end") for t in threads[group]}
       assert len(here) == 1, "all threads of a group come to a barrier"
-      threads = [] if here == {"end"} else threads
       if here == {BARRIER}:
         group.next_phase()
+      elif here == {TOGETHER}:
+        waiting.append(group)
+      elif here == {"end"}:
+        group.ended = True
+        if group.shown:
+          raise Race("a group ends while another may read its memory")
+        del threads[group]
+      assert not waiting or len(threads) == len(cluster), "all groups of a cluster come to its barrier"
+      if len(waiting) == len(cluster):
+        for group in waiting:
+          group.next_phase()
+          group.new, group.shown = set(), set()
+        waiting = []
   return out
 
 
@@ -457,7 +491,7 @@ def loads_of_a_thread(linear):
   times, found = [1], []
   for u in linear:
     if u.op is Ops.RANGE:
-      times.append(times[-1] * (1 if u.arg[1] in (AxisKind.GLOBAL, AxisKind.LOCAL) else u.src[0].arg))
+      times.append(times[-1] * (1 if u.arg[1] in cstyle.THREADS else u.src[0].arg))
     elif u.op is Ops.ENDRANGE:
       times.pop()
     elif u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM:
@@ -482,6 +516,37 @@ def test_a_row_that_is_too_long_for_registers_is_loaded_in_each_pass(columns):
   ast, arrays = normalised(1, columns)
   found = loads_of_a_thread(check(ast, arrays, target=FEW))
   assert len(found) >= 3 and sum(n * times for n, times in found) >= 3 * columns / 64
+
+
+CLUSTERS = replace(FEW, name="CLUSTERS", cluster=4)
+
+
+@pytest.mark.parametrize(("columns", "groups"), [(512, 1), (520, 2), (577, 2), (1024, 2), (1025, 4), (2047, 4)])
+def test_a_row_that_fits_the_groups_of_a_cluster_is_loaded_once(columns, groups):
+  """They have its parts in their registers, and tell one another what these amount to."""
+  linear = check(*normalised(2, columns), target=CLUSTERS)
+  assert sum(n * times for n, times in loads_of_a_thread(linear)) <= 8
+  assert math.prod(u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.CLUSTER) == groups
+  assert len([u for u in linear if u.op is Ops.BARRIER and u.arg == "cluster"]) == 4 * (groups > 1)
+
+
+def test_a_row_that_fits_no_cluster_is_one_group_s():
+  linear = check(*normalised(1, 2049), target=CLUSTERS)
+  assert not any(u.op is Ops.RANGE and u.arg[1] is AxisKind.CLUSTER for u in linear)
+
+
+def test_each_barrier_of_a_cluster_is_needed():
+  """Before what another group has written is read; before it is written again; and before its group ends."""
+  ast, arrays = normalised(2, 600)
+  linear = lower_kernel(ast, CLUSTERS)
+  barriers = [n for n, u in enumerate(u for u in linear if u.op is Ops.BARRIER) if u.arg == "cluster"]
+  assert len(barriers) == 4
+  runs(linear, arrays, 1200)
+  for number, told in zip(
+    barriers, ["may not be there", "used by another group", "may not be there", "may (not|read)"]
+  ):
+    with pytest.raises(Race, match=told):
+      runs(without(linear, number), arrays, 1200)
 
 
 @pytest.mark.parametrize("columns", [200, 203])

@@ -572,6 +572,8 @@ REFUSED = {
   "registers, later": (SMALL, CPU, registers_after, r"one of registers, so .* span it\n  fix: stage it"),
   "threads": (SMALL, GRID, threads, r"loops of 7 times 6 iterations, for 32 threads\n  fix: split them"),
   "no threads": (SMALL, GRID, lambda n: n.bind("threads", "i0"), r"group has no threads\n  fix: launch it with some"),
+  "clusters": (
+    SMALL, GRID, lambda n: n.launch(1, 4, 2), r"2 groups, of which 1 make a cluster\n  fix: launch it with fewer"),
   "lanes": (SMALL, GRID, lanes, r"another number of iterations than there are lanes\n  fix: split it"),
 }  # fmt: skip
 

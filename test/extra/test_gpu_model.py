@@ -33,6 +33,42 @@ def test_the_loop_with_the_work_is_found():
   assert gpu_model.read_code(straight) == gpu_model.Code(0x5E, 4, 2 * 2 * 16 * 8 * 16, False, 0, 0)
 
 
+NESTED = """
+.L_x_1:
+        /*0010*/                   IADD3 R4, R8, R2, RZ ;
+        /*0020*/                   FMUL R4, R8, R2 ;
+.L_x_2:
+        /*0030*/                   FFMA R4, R8, R2, R4 ;
+        /*0040*/                   FFMA R4, R8, R2, R4 ;
+        /*0050*/                   LDS R4, [R9] ;
+        /*0060*/               @P0 BRA `(.L_x_2) ;
+        /*0070*/               @P1 BRA `(.L_x_1) ;
+"""
+
+
+def test_an_inner_loop_runs_as_often_as_its_products_take():
+  """Twelve multiply-adds are six turns of two; what is around them runs once."""
+  found = gpu_model.read_code(NESTED)
+  assert (found.instructions, found.operations, found.shared) == (7, 32 + 2 * 64, 128)
+  whole = found.with_turns(12)
+  assert (whole.instructions, whole.operations, whole.shared) == (3 + 6 * 4, 32 + 12 * 64, 6 * 128)
+  assert found.with_turns(0) == found
+
+
+def test_the_products_of_an_innermost_loop_are_counted():
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (ast,) = gpu_model.kernels_of(lambda: gpu_model.attention(dtypes.float32))
+    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+  assert gpu_model.products_of_a_loop(linear) == 64 * 16  # steps, of a tile of 4 x 4
+
+
+@needs_nvdisasm
+def test_attention_of_float32_reaches_most_of_what_arithmetic_units_have():
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (ast,) = gpu_model.kernels_of(lambda: gpu_model.attention(dtypes.float32))
+  assert gpu_model.judge("attention", ast, "sm_90a").share >= 0.6
+
+
 def test_what_goes_through_local_memory_and_waits_is_counted():
   names = ["LDG.E.128 R4, [R2]", "STS.128 [R8], R4", "BAR.SYNC 0x0", "LDSM.16.M88.4 R4, [R9]", "LDS.64 R4, [R9]"]
   lines = [f"        /*00{i}0*/                   {name} ;" for i, name in enumerate(names, 4)]
@@ -157,12 +193,24 @@ def test_the_model_sees_that_pieces_are_short(kind, monkeypatch):
 def test_what_a_cache_holds_is_not_read_from_memory_again():
   """Two sweeps over a row: the second finds it near while few groups are at once."""
   work = dict(gpu_model.workloads())["softmax of long rows"]
-  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+  with gpu_model.as_null(gpu_model.GPUS["sm_80"]):
     (ast,) = gpu_model.kernels_of(work)
-    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_80"]))
   size = 4 * 2048 << 17
   assert gpu_model.traffic(linear, 2048, 700, 50 << 20)[0] == pytest.approx(4 * size)
   assert gpu_model.traffic(linear, 2048, 50, 50 << 20)[0] == pytest.approx(2 * size)
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("name", [name for name, _ in gpu_model.workloads() if "of long rows" in name])
+def test_clusters_read_long_rows_once(name):
+  """Twice or three times where there are none; and groups that wait for one another take longer than memory does."""
+  shares = {}
+  for arch in ("sm_80", "sm_90a"):
+    with gpu_model.as_null(gpu_model.GPUS[arch]):
+      (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
+      shares[arch] = gpu_model.judge(name, ast, arch).share
+  assert shares["sm_80"] < 0.67 and 0.8 < shares["sm_90a"] < 0.99
 
 
 # of heads 256 wide the two that keep two operands and a sum of 64 x 256 in the registers of four warps

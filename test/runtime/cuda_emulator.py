@@ -4,8 +4,9 @@ work waits in its stream until somebody has to wait for it, and then runs in the
 What a real driver lets pass, or would answer with silent damage, is noted in `Driver.faults`: memory that is freed
 while queued work needs it, reads of a device that cannot be reached, a barrier that not every thread of a group comes
 to, a group's memory that threads touch without a barrier between, that cores read without a fence or that is filled
-while they do, registers of their products before these have come, vectors that are not aligned. It follows the
-driver's documentation and the PTX ISA, not what they do: what it accepts a GPU has yet to confirm.
+while they do, that another group of its cluster reads without the cluster's barriers around it, registers of their
+products before these have come, vectors that are not aligned. It follows the driver's documentation and the PTX ISA,
+not what they do: what it accepts a GPU has yet to confirm.
 
   pytest -p cuda_emulator test/laws …   (PYTHONPATH=test/runtime, DEV=EMULATED) runs other tests over it
 """
@@ -17,6 +18,7 @@ import enum
 import functools
 import hashlib
 import importlib.util
+import math
 import os
 import random
 import re
@@ -36,7 +38,7 @@ CUresult = enum.Enum(
   "CUresult",
   "CUDA_SUCCESS CUDA_ERROR_INVALID_VALUE CUDA_ERROR_OUT_OF_MEMORY CUDA_ERROR_INVALID_HANDLE CUDA_ERROR_ILLEGAL_ADDRESS"
   " CUDA_ERROR_LAUNCH_FAILED CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED CUDA_ERROR_INVALID_IMAGE"
-  " CUDA_ERROR_INVALID_CONTEXT CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES CUDA_ERROR_NO_DEVICE",
+  " CUDA_ERROR_INVALID_CONTEXT CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES CUDA_ERROR_NO_DEVICE CUDA_ERROR_INVALID_CLUSTER_SIZE",
 )
 OK = CUresult.CUDA_SUCCESS
 HOST = """
@@ -62,10 +64,11 @@ static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4);
 static inline float __uint_as_float(unsigned x) { float y; memcpy(&y, &x, 4); return y; }
 static inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
 static inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
-static ucontext_t home, fiber[1024];
-static char stacks[1024][65536], told[256];
-enum { RUNS, BARRIER, MEETING, ENDED };
-static int state[1024], me;
+enum { THREADS = GROUPS * 1024 };  // of a cluster: number `me` % 1024 of group `rank` = me / 1024
+static ucontext_t home, fiber[THREADS];
+static char stacks[THREADS][65536], told[256];
+enum { RUNS, BARRIER, MEETING, TOGETHER, ENDED };
+static int state[THREADS], me, rank;
 static void fault(const char* what) { if (!*told) strncpy(told, what, sizeof told - 1); }
 static void stop(int at) { state[me] = at; swapcontext(&fiber[me], &home); }
 static void __syncthreads() { stop(BARRIER); }
@@ -74,11 +77,18 @@ static void meet() { stop(MEETING); }  // threads that one instruction needs: no
 // A group's memory, of each byte who touched it last between which barriers. What was written goes through a fence of
 // its writer and a barrier before cores read it (PTX ISA, "Async proxy").
 enum { UNDER_WAY = 1 << 30, MANY = -1 };
-struct Byte { int written, writer, fences, read, reader, products; };
-alignas(1024) static uint4 scratch[1 << 14];
-static Byte bytes[sizeof scratch];
-static int now = 1;  // how many barriers there have been
-static std::vector<int> fences[1024];  // of each thread: between which barriers
+// What another group of the cluster reads is written before a barrier of the cluster, and written again, or gone with
+// its group, after one (PTX ISA, "barrier.cluster"; CUDA C++ Programming Guide, "Distributed Shared Memory").
+struct Byte { int written, writer, fences, read, reader, products, stored, shown; };
+alignas(1024) static uint4 memories[GROUPS][1 << 14];
+#define scratch memories[rank]
+static Byte touched[GROUPS][sizeof memories[0]];
+#define bytes touched[rank]
+static int nows[GROUPS], together;  // how many barriers there have been, of each group and of the cluster
+#define now nows[rank]
+static int shown[GROUPS];  // when another group has last read of it
+static bool ended[GROUPS];
+static std::vector<int> fences[THREADS];  // of each thread: between which barriers
 static unsigned held;  // bytes that a group has
 static size_t __cvta_generic_to_shared(const void* p) { return (const char*)p - (const char*)scratch; }
 static Byte* bytes_of(const void* p, size_t n) {
@@ -95,7 +105,8 @@ static void writes(void* p, const void* x, size_t n, bool late = false) {
     else if (b->written == UNDER_WAY && (!late || b->writer != me)) fault("written while a copy is under way");
     else if (b->written == now && b->writer != me && other) fault("two threads write between two barriers");
     else if (b->read == now && b->reader != me && other) fault("written while another thread may read it");
-    *b = {now, me, (int)fences[me].size(), b->read, b->reader, b->products};
+    else if (b->shown == together && other) fault("written while another group of the cluster may read it");
+    *b = {now, me, (int)fences[me].size(), b->read, b->reader, b->products, together, b->shown};
   }
 }
 static void reads(const void* p, size_t n) {
@@ -130,6 +141,22 @@ template <typename T> struct Shared {
   Place<T> operator[](long i) const { return {p + i}; }
   Shared operator+(long i) const { return {p + i}; }
 };
+static void barrier_cluster() { stop(TOGETHER); }
+template <typename T> struct Beside { T* p; int of; T operator[](long i) const {
+  size_t at = (const char*)(p + i) - (const char*)memories[of];
+  for (size_t k = at; k < at + sizeof(T); k++) {
+    Byte* b = &touched[of][k];
+    if (ended[of]) fault("a group of the cluster has ended, and its memory is read");
+    else if (!b->written || b->written == UNDER_WAY || b->stored == together)
+      fault("another group's memory is read without a barrier of the cluster after it was written");
+    b->shown = shown[of] = together;
+  }
+  return p[i];
+} };
+template <typename T> static Beside<T> of_group(Shared<T> x, unsigned of) {
+  if (of >= GROUPS) { fault("the cluster has no such group"); of = rank; }
+  return {(T*)((char*)memories[of] + __cvta_generic_to_shared(x.p)), (int)of};
+}
 template <typename V, typename T> static Place<V> at(Shared<T> x) { return {(V*)x.p}; }
 template <typename V, typename T> static V& at(T* x) {
   if ((size_t)x % sizeof(V)) fault("a vector in memory is not aligned");
@@ -137,15 +164,15 @@ template <typename V, typename T> static V& at(T* x) {
 }
 
 struct Copy { void* to; const void* from; int length; bool some; };
-static Copy copies[1024][4096];  // of each thread: those that have been begun,
-static int begun[1024], done[1024], ends[1024][4096], groups[1024], arrived[1024];  // in groups
+static Copy copies[THREADS][4096];  // of each thread: those that have been begun,
+static int begun[THREADS], done[THREADS], ends[THREADS][4096], groups[THREADS], arrived[THREADS];  // in groups
 static void copy_later(void* to, const void* from, int length, bool some) {
   copies[me][begun[me]++ % 4096] = {to, from, length, some};
   if ((size_t)from % length) fault("a copy of memory is not aligned");
   writes(to, nullptr, length);
   for (int i = 0; i < length; i++) bytes_of(to, length)[i].written = UNDER_WAY;
 }
-static double given[1024];
+static double given[THREADS];
 template <typename T> static T __shfl_xor_sync(unsigned, T x, int n) {
   memcpy(given + me, &x, sizeof x);
   meet();
@@ -162,7 +189,7 @@ static void arrive(int left) {
       if (c.some) memcpy(c.to, c.from, c.length); else memset(c.to, 0, c.length);
     }
 }
-static const void* rows[1024];  // that each thread has named
+static const void* rows[THREADS];  // that each thread has named
 static uint4 fragments(const void* row, bool turned) {  // of four matrices of 8 x 8 (PTX ISA, "ldmatrix")
   unsigned x[4];
   int warp = me / 32 * 32, lane = me % 32;
@@ -177,7 +204,7 @@ static uint4 fragments(const void* row, bool turned) {  // of four matrices of 8
   meet();
   return {x[0], x[1], x[2], x[3]};
 }
-static unsigned words[1024][16];  // what each thread has given
+static unsigned words[THREADS][16];  // what each thread has given
 static float value(const unsigned* w, int i, int kind) {  // element i of bfloat16, float16, tf32
   if (kind == 2) { float y; memcpy(&y, w + i, 4); return y; }
   unsigned short h; memcpy(&h, (const char*)w + 2 * i, 2);
@@ -189,12 +216,12 @@ static float value(const unsigned* w, int i, int kind) {  // element i of bfloat
 // been waited for: registers hold meanwhile what is no number, and says which it is (signaling: calculations show).
 enum { SUMS = 8, FLOATS = 128, NOBODYS = 0x7f900000 };
 struct Sums { float x[FLOATS]; int group; bool open; };
-static Sums sums[1024][SUMS];
-static bool in_order[1024];  // whether registers written before may be a product's
-static int committed[1024], waited[1024], some_sums[1024];
+static Sums sums[THREADS][SUMS];
+static bool in_order[THREADS];  // whether registers written before may be a product's
+static int committed[THREADS], waited[THREADS], some_sums[THREADS];
 struct Read { int group; const void* at; };
-static std::vector<Read> under_way[8];  // of each warpgroup, the elements that its products read
-static float of_a[8][64][16], of_b[8][256][16];
+static std::vector<Read> under_way[THREADS / 128];  // of each warpgroup, the elements that its products read
+static float of_a[THREADS / 128][64][16], of_b[THREADS / 128][256][16];
 static int number(float x) {
   int y; memcpy(&y, &x, 4);
   return (y & ~(SUMS * FLOATS - 1)) == NOBODYS ? y - NOBODYS : -1;
@@ -270,34 +297,61 @@ static void strand() {
   if (waited[me] < committed[me]) fault("a thread ends while its product is under way");
   stop(ENDED);
 }
+static const unsigned cluster[] = {CLUSTER};
+static index3 first, threads;
+static void place(int of, int i) {
+  rank = of; me = of * 1024 + i;
+  threadIdx = {i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y};
+  unsigned g = of;
+  blockIdx = {first.x + g % cluster[0], first.y + g / cluster[0] % cluster[1], first.z + g / cluster[0] / cluster[1]};
+}
+static bool run_cluster(int n) {  // of n threads a group; each runs up to the cluster's barriers, or its end
+  int at[GROUPS] = {}, left = GROUPS;
+  for (int of = 0; of < GROUPS; of++) for (int i = 0; i < n; i++) {
+    place(of, i);
+    getcontext(&fiber[me]);
+    fiber[me].uc_stack.ss_sp = stacks[me]; fiber[me].uc_stack.ss_size = sizeof stacks[me]; fiber[me].uc_link = &home;
+    makecontext(&fiber[me], strand, 0);
+    state[me] = RUNS;
+  }
+  while (left) {
+    for (int of = 0; of < GROUPS; of++) while (at[of] < TOGETHER) {
+      for (int i = 0; i < n; i++) { place(of, i); swapcontext(&home, &fiber[me]); }
+      at[of] = state[of * 1024];
+      for (int i = 0; i < n; i++)
+        if (state[of * 1024 + i] != at[of]) { fault("not every thread comes to its barriers"); return false; }
+      now += at[of] == BARRIER;
+      if (at[of] == ENDED) { ended[of] = true; left--; }
+      if (at[of] == ENDED && shown[of] == together) fault("a group ends while another may read its memory");
+    }
+    if (left && left < GROUPS) { fault("not every group comes to the barriers of its cluster"); return false; }
+    together++;
+    for (rank = 0; rank < GROUPS && left; rank++) { now++; at[rank] = RUNS; }
+  }
+  return true;
+}
 extern "C" const char* run(long long** given, const unsigned* g, const unsigned* b, unsigned shared) {
   args = given;
   *told = 0;
   held = LOCAL ? LOCAL : shared;
+  threads = {b[0], b[1], b[2]};
   int n = b[0] * b[1] * b[2];
-  for (blockIdx.z = 0; blockIdx.z < g[2]; blockIdx.z++)
-  for (blockIdx.y = 0; blockIdx.y < g[1]; blockIdx.y++)
-  for (blockIdx.x = 0; blockIdx.x < g[0]; blockIdx.x++) {
-    auto place = [&](int i) { me = i; threadIdx = {i % b[0], i / b[0] % b[1], i / b[0] / b[1]}; };
-    memset(scratch, 255, held); memset(bytes, 0, held * sizeof *bytes);
-    now = 1;
-    for (int i = 0; i < n; i++) {
-      begun[i] = done[i] = groups[i] = arrived[i] = committed[i] = waited[i] = in_order[i] = 0;
-      fences[i].clear(); under_way[i / 128].clear();
+  for (first.z = 0; first.z < g[2]; first.z += cluster[2])
+  for (first.y = 0; first.y < g[1]; first.y += cluster[1])
+  for (first.x = 0; first.x < g[0]; first.x += cluster[0]) {
+    together = 1;
+    for (int of = 0; of < GROUPS; of++) {
+      place(of, 0);
+      memset(scratch, 255, held); memset(bytes, 0, held * sizeof *bytes);
+      now = 1; shown[of] = 0; ended[of] = false;
+      for (int i = 0; i < n; i++) {
+        place(of, i);
+        begun[me] = done[me] = groups[me] = arrived[me] = committed[me] = waited[me] = in_order[me] = 0;
+        fences[me].clear(); under_way[me / 128].clear();
+        if (!BARRIERS) one();
+      }
     }
-    if (!BARRIERS) { for (int i = 0; i < n; i++) { place(i); one(); } continue; }
-    for (int i = 0; i < n; i++) {
-      getcontext(&fiber[i]);
-      fiber[i].uc_stack.ss_sp = stacks[i]; fiber[i].uc_stack.ss_size = sizeof stacks[i]; fiber[i].uc_link = &home;
-      makecontext(&fiber[i], strand, 0);
-      state[i] = RUNS;
-    }
-    do {
-      for (int i = 0; i < n; i++) { place(i); swapcontext(&home, &fiber[i]); }
-      for (int i = 0; i < n; i++)
-        if (state[i] != state[0]) { fault("not every thread comes to its barriers"); return told; }
-      now += state[0] == BARRIER;
-    } while (state[0] != ENDED);
+    if (BARRIERS && !run_cluster(n)) return told;
   }
   return *told ? told : nullptr;
 }
@@ -398,6 +452,12 @@ def signature(source: str) -> tuple[str, list[str]]:
   return name, [p.strip() for p in parameters.split(",")] if parameters.strip() else []
 
 
+def cluster_of(source: str) -> tuple[int, ...]:
+  """How many groups of a kernel's grid are a cluster, along each dimension."""
+  found = re.search(r"__cluster_dims__\((\d+), (\d+), (\d+)\)", source)
+  return tuple(map(int, found.groups())) if found else (1, 1, 1)
+
+
 def host_code(source: str) -> ctypes.CDLL:
   """A kernel's source compiled for the host."""
   if source not in _compiled:
@@ -411,6 +471,9 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
     body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
     body = re.sub(r"^template <int N> .*?^\}", "", body, flags=re.M | re.S)
+    body = re.sub(r"^template <typename T> static __device__ inline T\* of_group.*?^\}", "", body, flags=re.M | re.S)
+    body = body.replace(mma.TOGETHER, "barrier_cluster();")
+    body = re.sub(r"__cluster_dims__\([^)]*\) ", "", body)
     body = re.sub(r"^static __device__ inline uint4 fragments_.*?^\}", "", body, flags=re.M | re.S)
     body = re.sub(r"fragments_(eights|turned)\((.*?)\);", lambda m: f"fragments({m[2]}, {m[1] == 'turned':d});", body)
     body = re.sub(r'asm\("ex2.approx.ftz.f32.*', ROUGH_EXP, body)
@@ -421,14 +484,17 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm\("shr\.[us]32.*', "y = x >> n; return y;", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     meets = any(
-      call in body for call in ("__syncthreads", "__shfl", "fragments(")
+      call in body for call in ("__syncthreads", "__shfl", "fragments(", "barrier_cluster")
     )  # or else one thread after the other
+    cluster = cluster_of(source)
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))
+    run = run.replace("CLUSTER", ", ".join(map(str, cluster)))
+    head = f"enum {{ GROUPS = {cluster[0] * cluster[1] * cluster[2]} }};\n"
     run = run.replace("LOCAL", str(16 * int(static[1]) if static else 0))
     path = Path(_folder, f"{hashlib.sha256(source.encode()).hexdigest()[:20]}.so")
     if not path.exists():
       with tempfile.TemporaryDirectory(dir=_folder) as own:
-        Path(own, "kernel.cpp").write_text(HOST + body + run)
+        Path(own, "kernel.cpp").write_text(head + HOST + body + run)
         options = "-O1 -w -fwrapv -fno-strict-aliasing -shared -fPIC".split()
         subprocess.run(["g++", *options, f"{own}/kernel.cpp", "-o", f"{own}/kernel.so"], check=True)
         Path(own, "kernel.so").rename(path)
@@ -461,7 +527,7 @@ class Function:
   def __init__(self, context, source):
     self.context, self.source = context, source
     self.name, self.parameters = signature(source)
-    self.shared = 48 << 10  # bytes that a launch may give
+    self.shared, self.cluster = 48 << 10, cluster_of(source)  # bytes that a launch may give
 
 
 class Node:
@@ -747,6 +813,9 @@ class Driver:
     grid, block = (gx, gy, gz), (bx, by, bz)
     if not self.fits(grid, block) or shared > function.shared:
       return CUresult.CUDA_ERROR_INVALID_VALUE
+    most = 8 if self.capability >= (9, 0) else 1  # groups of a cluster that every such device takes
+    if any(n % c for n, c in zip(grid, function.cluster)) or math.prod(function.cluster) > most:
+      return CUresult.CUDA_ERROR_INVALID_CLUSTER_SIZE
     words = self.words(function, params)
     self.add(Op(stream, lambda: self.kernel(stream, function, grid, block, words, shared), what=function.name))
     return None

@@ -3,7 +3,10 @@ allow and notes what a GPU would do silently; and what NVRTC says. A machine wit
 
 import contextlib
 import importlib.util
+import math
+import random
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import cuda_emulator
@@ -19,6 +22,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics import streaming
+from tinygrad.renderer import mma
 from tinygrad.runtime import cuda, queues
 from tinygrad.schedule import tile_and_fuse
 from tinygrad.uop import AxisKind, Ops
@@ -821,6 +825,135 @@ def test_threads_that_do_not_meet_are_told_of(module, lazy, taken, told, monkeyp
     Device["EMULATED"].synchronize()
   assert any(told in x for x in lazy.faults), lazy.faults
   lazy.faults.clear()
+
+
+ROWS = {  # of x, in float64
+  "softmax": (lambda x: x.softmax(), lambda x: np.exp(x - x.max(1, keepdims=True)), lambda y: y.sum(1, keepdims=True)),
+  "log_softmax": (lambda x: x.log_softmax(), lambda x: x - np.log(np.exp(x).sum(1, keepdims=True)), None),
+  "layernorm": (
+    lambda x: x.layernorm(),
+    lambda x: (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5),
+    None,
+  ),
+  "argmax": (lambda x: x.argmax(1), lambda x: x.argmax(1), None),
+  "std": (lambda x: x.std(1), lambda x: x.std(1, ddof=1), None),
+}
+
+
+@pytest.fixture
+def short(module, lazy, monkeypatch):
+  """Rows of 512 columns fit a group of threads, of 4096 a cluster; the sources of kernels, as they are compiled."""
+  device, sources, compiled = Device["EMULATED"], [], module.compile_source
+  monkeypatch.setattr(device, "target", replace(device.target, vector_registers=12, group=64))
+  monkeypatch.setattr(module, "compile_source", lambda source, *more: sources.append(source) or compiled(source, *more))
+  with PROCESS.anew():
+    yield sources
+
+
+def clusters(sources):
+  return [math.prod(cuda_emulator.cluster_of(source)) for source in sources]
+
+
+@pytest.mark.parametrize("columns", [513, 1100, 2048, 4096])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_groups_of_a_cluster_hold_together(short, lazy, name, columns):
+  """In one kernel, which reads them once."""
+  f, g, divisor = ROWS[name]
+  x = normal(0, 130, columns)
+  want = g(x.astype(np.float64))
+  want = want if divisor is None else want / divisor(want)
+  given = Tensor(x, device="EMULATED").realize()
+  lazy.launched.clear()
+  np.testing.assert_allclose(f(given).numpy(), want, rtol=1e-5, atol=1e-5)
+  assert clusters(short) == [1 << (-(-columns // 512) - 1).bit_length()]
+  assert len(lazy.launched) == 1 and lazy.faults == []
+
+
+def test_a_row_of_more_than_a_cluster_holds_is_one_group_s(short, lazy):
+  x = normal(0, 130, 4100)
+  np.testing.assert_allclose(Tensor(x, device="EMULATED").softmax().numpy().sum(1), 1, rtol=1e-5)
+  assert set(clusters(short)) == {1} and lazy.faults == []
+
+
+ALL_MEET = re.escape(mma.TOGETHER)
+BESIDE = {  # what is changed in the code of a cluster, the how manieth of it, what it becomes, and what is then told
+  "read before it is written": (ALL_MEET, 0, "", "without a barrier of the cluster after"),
+  "read after a barrier of the group": (ALL_MEET, 0, "__syncthreads();", "without a barrier of the cluster after"),
+  "written while it is read": (ALL_MEET, 1, "__syncthreads();", "written while another group"),
+  "gone when it is read": (ALL_MEET, -1, "", "has ended|ends while another"),
+  "a group that is not there": (r"of_group\((\w+), 2\)", 0, r"of_group(\1, 4)", "has no such group"),
+  "one that does not come": (ALL_MEET, -1, r"if (blockIdx.y) { \g<0> }", "not every group comes|ends while another"),
+  "threads that do not come": (ALL_MEET, -1, r"if (threadIdx.x) { \g<0> }", "not every thread comes"),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_groups_of_a_cluster_may_not_do_is_told(module, short, lazy, name, monkeypatch):
+  """Rules of the PTX ISA about memory of other groups, each broken in a softmax, of which nothing is told as it is."""
+  pattern, which, other, told = BESIDE[name]
+
+  def compiled(source, *_):
+    if found := [*re.finditer(pattern, source)] if "__cluster_dims__(1, 4, 1)" in source else []:
+      begin, end = found[which].span()
+      source = source[:begin] + found[which].expand(other) + source[end:]
+    return f"//sm_90a\n{source}".encode()
+
+  monkeypatch.setattr(module, "compile_source", compiled)
+  Tensor(normal(0, 130, 2000), device="EMULATED").softmax().realize()
+  Device["EMULATED"].synchronize()
+  assert any(re.search(told, x) for x in lazy.faults), lazy.faults
+  lazy.faults.clear()
+
+
+@pytest.mark.parametrize(("dims", "capability"), [("1, 3, 1", (9, 0)), ("1, 16, 1", (9, 0)), ("1, 4, 1", (8, 0))])
+def test_a_cluster_that_cannot_be_launched_is_refused(module, short, lazy, dims, capability, monkeypatch):
+  """It divides the grid, has at most eight groups, and needs a device that has clusters."""
+  monkeypatch.setattr(lazy, "capability", capability)
+
+  def compiled(source, *_):
+    return f"//sm_90a\n{re.sub('__cluster_dims__.1, 4, 1.', f'__cluster_dims__({dims})', source)}".encode()
+
+  monkeypatch.setattr(module, "compile_source", compiled)
+  with pytest.raises(DeviceError, match="INVALID_CLUSTER_SIZE"):
+    Tensor(normal(0, 130, 2000), device="EMULATED").softmax().realize()
+    Device["EMULATED"].synchronize()
+
+
+def random_rows(seed):
+  """A few reductions of rows, each of what the ones before amount to, and something with all of them."""
+  rng = random.Random(seed)
+  x, y = (normal(seed + i, 130, rng.randint(513, 4096)) for i in (0, 1))
+  y = np.resize(y, x.shape)
+
+  def made(x, y, ops):
+    rng, seen = random.Random(seed), []
+    for _ in range(rng.randint(2, 4)):
+      term = rng.choice((x, x * y, x * x, ops["max"](x, y)))
+      if seen and rng.random() < 0.7:
+        term = x * (1 / (1 + seen[-1] * seen[-1])) - term
+      seen.append(ops[rng.choice(("sum", "min", "most"))](term))
+    total = seen[0]
+    for other in seen[1:]:
+      total = total * 0.5 + other
+    return total if rng.random() < 0.3 else x - total * y
+
+  return x, y, made
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_rows_in_clusters(short, lazy, seed):
+  x, y, made = random_rows(seed)
+  with_numpy = {"max": np.maximum, "sum": lambda x: x.mean(1, keepdims=True), "min": lambda x: x.min(1, keepdims=True)}
+  of_tensors = {
+    "max": Tensor.maximum,
+    "sum": lambda x: x.mean(1, keepdim=True),
+    "min": lambda x: x.min(1, keepdim=True),
+  }
+  want = made(*(v.astype(np.float64) for v in (x, y)), with_numpy | {"most": lambda x: x.max(1, keepdims=True)})
+  given = [Tensor(v, device="EMULATED").realize() for v in (x, y)]
+  got = made(*given, of_tensors | {"most": lambda x: x.max(1, keepdim=True)}).numpy()
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+  assert lazy.faults == []
 
 
 @pytest.mark.parametrize("bits", ["32ull << 32", "16ull << 32"])

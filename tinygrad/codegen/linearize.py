@@ -8,10 +8,11 @@ both operands are known to be non-negative."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import size
@@ -38,7 +39,8 @@ SUM_BLOCK, PRODUCTS_BLOCK = 48, 384
 Pending = tuple[UOp, tuple[UOp, ...]]  # a store, and its loops that are not open yet
 Result = tuple[UOp, list[Key], UOp]  # a FOLD, what its result is known as, and that
 Totals = dict[UOp, UOp]  # accumulator -> the one that takes its blocks
-THREADS, COPIES = (AxisKind.GLOBAL, AxisKind.LOCAL), (AxisKind.UPCAST, AxisKind.CHAIN)
+THREADS = AxisKind.GLOBAL, AxisKind.CLUSTER, AxisKind.LOCAL
+COPIES = AxisKind.UPCAST, AxisKind.CHAIN
 Element = tuple[Env, Env]  # of a tile: of what is around a reduction, and of what is unrolled of itself
 
 
@@ -216,7 +218,8 @@ class Linearizer:
     self.values.put(UOp.new(Ops.COMMIT, dtypes.void, (), self.ids.next()))
 
   def barrier(self, of: int | str | None = None) -> None:
-    """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too."""
+    """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too; or
+    "cluster", of all of its groups, which then know what is in one another's memory."""
     self.values.put(UOp.new(Ops.BARRIER, dtypes.void, (), of))
 
   # ---- reductions
@@ -347,8 +350,9 @@ class Linearizer:
         vector = any(r.arg[1] is AxisKind.VECTOR for r in ranges)
         out = v.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if vector else read[0]
         results.append((f, [v.key_of(x, env) for x in names[g]], out))
-    across = [r for r in ranges if r.arg[1] in THREADS]
-    for _, keys, out in self.across_lanes(results, across[0]) if across else results:
+    for r in (r for r in reversed(ranges) if r.arg[1] in THREADS):
+      results = self.across(results, r)
+    for _, keys, out in results:
       for key in keys:
         v.memo[key] = out, home
 
@@ -369,60 +373,55 @@ class Linearizer:
     alike = all(g.src[1:] == out[0].src[1:] and self.lanes(g) == self.lanes(first) for g in out)
     return out if alike and ups <= copies and len(vectors) == 1 else []
 
-  def across_lanes(self, results: Sequence[Result], lane: UOp) -> Iterator[Result]:
-    """What reductions amount to, given what each thread has: within a warp by its registers, by halves; of warps, and
-    where lanes lie apart, in scratch memory."""
-    v = self.values
-    counts = {r: int(r.src[0].arg) for r in v.iteration if r.arg[1] is AxisKind.LOCAL}
-    beside = math.gcd(counts[lane], max(self.target.warp, 1)) if next(iter(counts)) is lane else 1
+  def across(self, results: Sequence[Result], lane: UOp) -> list[Result]:
+    """What reductions amount to, given what each lane has, or each group of a cluster: within a warp by its registers,
+    by halves; else in scratch memory, of as many at once as there is room for."""
+    v, counts = self.values, {r: size(r) for r in self.values.iteration if r.arg[1] is AxisKind.LOCAL}
+    beside = math.gcd(size(lane), max(self.target.warp, 1)) if lane is next(iter(counts), None) else 1
     for half in (1 << i for i in range(beside.bit_length() - 1)):
-      results = [(f, keys, self.with_lane(f, x, half)) for f, keys, x in results]
-    if beside == counts[lane]:
-      yield from results
-      return
-    number, lanes, workers = Affine(0), counts[lane], prod(counts.values())
+      shuffled = ((f, keys, x, v.put(UOp.new(Ops.SHUFFLE, x.dtype, (x,), half))) for f, keys, x in results)
+      results = [(f, keys, v.put(UOp.new(f.arg, x.dtype, (x, y)))) for f, keys, x, y in shuffled]
+    if beside == size(lane):
+      return list(results)
+    most = max((self.target.scratch - self.taken) // (8 * prod(counts.values())), 1)
+    parts = (results[i : i + most] for i in range(0, len(results), most))
+    return [x for some in parts for x in self.in_memory(some, lane, beside, counts)]
+
+  def in_memory(self, results: Sequence[Result], lane: UOp, beside: int, counts: dict[UOp, int]) -> Iterator[Result]:
+    """The same, of warps of `beside` lanes, of lanes that lie apart, and of groups: each thread reads what those of its
+    number in the others have written, and no group goes on, or ends, before all have read."""
+    v, number, nbytes = self.values, Affine(0), 8 * int(prod(counts.values()))
     for r, n in counts.items():  # the number of the thread among those that have the same lane
       number = number if r is lane else number.scaled(n).plus(v.iteration[r])
-    threads, here = workers // lanes, v.iteration[lane]
-    most = max((self.target.scratch - self.taken) // (workers * 8), 1)
-    for first in range(0, len(results), most):
-      some = results[first : first + most]
-      memory = [
-        v.put(scratch(f.dtype, self.taken + 8 * workers * i, self.ids, 8 * workers)) for i, (f, _, _) in enumerate(some)
-      ]
+    threads, groups = int(prod(n for r, n in counts.items() if r is not lane)), size(lane) * (lane not in counts)
+    mine = number if groups else v.iteration[lane].scaled(threads).plus(number)
+    apart = size(lane) if beside == 1 and not groups else 0
+    memory = [v.put(scratch(f.dtype, self.taken + nbytes * i, self.ids, nbytes)) for i, (f, *_) in enumerate(results)]
 
-      def at(m: UOp, lane: int, mask: UOp | None = None) -> UOp:
-        """The entry `lane` lanes beyond this thread's."""
-        place = v.parts(here.scaled(threads).plus(number).plus(Affine(lane * threads)), {})[0]
-        return v.put(UOp.new(Ops.INDEX, m.dtype, (m, place) if mask is None else (m, place, mask)))
+    def at(m: UOp, place: Affine = mine, *mask: UOp) -> UOp:
+      return v.put(UOp.new(Ops.INDEX, m.dtype, (m, v.parts(place, {})[0], *mask)))
 
-      def read(where: UOp) -> UOp:
-        return v.put(UOp.new(Ops.LOAD, where.dtype, (where,)))
+    def total(f: UOp, places: Iterable[UOp]) -> UOp:
+      values = [v.put(UOp.new(Ops.LOAD, f.dtype, (x,))) for x in places]
+      return functools.reduce(lambda x, y: v.put(UOp.new(f.arg, f.dtype, (x, y))), values)
 
+    self.barrier()
+    for m, (_, _, value) in zip(memory, results):
+      v.put(UOp.new(Ops.STORE, dtypes.void, (at(m), value)))
+    for half in (apart >> i for i in range(1, apart.bit_length())):
       self.barrier()
-      for m, (_, _, value) in zip(memory, some):
-        v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, 0), value)))
-      half = lanes // 2 if beside == 1 else 0
-      while half:
-        self.barrier()
-        mask = v.emit(UOp.new(Ops.CMPLT, dtypes.bool, (lane, index(half))), {})
-        for m, (f, _, _) in zip(memory, some):
-          total = v.put(UOp.new(f.arg, f.dtype, (read(at(m, 0)), read(at(m, half, mask)))))
-          v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, 0, mask), total)))
-        half //= 2
-      self.barrier()
-      for m, (f, keys, _) in zip(memory, some):
-        warps = range(0, lanes, beside) if beside > 1 else (0,)
-        places = [v.parts(number.plus(Affine(threads * w)), {})[0] for w in warps]
-        total, *others = [read(v.put(UOp.new(Ops.INDEX, m.dtype, (m, place)))) for place in places]
-        for x in others:
-          total = v.put(UOp.new(f.arg, f.dtype, (total, x)))
-        yield f, keys, total
-
-  def with_lane(self, f: UOp, x: UOp, distance: int) -> UOp:
-    """What this lane and the one so far away, by the exclusive or of their numbers, have together."""
-    other = self.values.put(UOp.new(Ops.SHUFFLE, x.dtype, (x,), distance))
-    return self.values.put(UOp.new(f.arg, x.dtype, (x, other)))
+      mask = v.emit(UOp.new(Ops.CMPLT, dtypes.bool, (lane, index(half))), {})
+      for m, (f, _, _) in zip(memory, results):
+        both = (mine,), (mine.plus(Affine(half * threads)), mask)
+        value = total(f, (at(m, *x) for x in both))
+        v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, mine, mask), value)))
+    self.barrier("cluster" if groups else None)
+    for m, (f, keys, _) in zip(memory, results):
+      peers = [v.put(UOp.new(Ops.PEER, m.dtype, (m, index(i)))) for i in range(groups)]
+      warps = [number.plus(Affine(threads * w)) for w in range(0, size(lane), apart or beside)]
+      yield f, keys, total(f, [at(x) for x in peers] or [at(m, x) for x in warps])
+    if groups:
+      self.barrier("cluster")
 
   def reduction_loops(self, sums: Sums, loops: Sequence[UOp]) -> None:
     if not loops:

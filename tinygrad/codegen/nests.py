@@ -205,12 +205,14 @@ class NestSchedule:
       self.note("reorder", *names)
       self.orders.append({r: i for i, r in enumerate(order)})
 
-  def launch(self, threads: int, lanes: int = 1) -> None:
-    """A group of the grid has so many threads, times lanes."""
-    self.note("launch", threads, lanes)
-    for to, n in (("threads", threads), ("lanes", lanes)):
+  def launch(self, threads: int, lanes: int = 1, groups: int = 1) -> None:
+    """A group of the grid has so many threads, times lanes; so many groups are a cluster, which has all their lanes."""
+    self.note("launch", threads, lanes, groups)
+    if groups > self.room.target.cluster:
+      raise IllegalStep(f"{groups} groups, of which {self.room.target.cluster} make a cluster", "launch it with fewer")
+    for to, n in (("cluster", groups), ("threads", threads), ("lanes", lanes)):
       if n > 1:
-        self.grid[to] = self.room.ids.loop(index(n), AxisKind.LOCAL)
+        self.grid[to] = self.room.ids.loop(index(n), AxisKind.CLUSTER if to == "cluster" else AxisKind.LOCAL)
 
   def bind(self, to: str, *names: str) -> None:
     """Parallel loops to the `groups` of a grid, to the `threads` of a group, or its whole `team`, with the lanes of
@@ -220,7 +222,8 @@ class NestSchedule:
       self.note("bind", to, *names)
       if to == "groups":
         self.grid[to] = self.room.ids.loop(index(int(prod(max(size(r), 1) for r in loops))), AxisKind.GLOBAL)
-      numbers = [self.grid[n] for n in (("threads", "lanes") if to == "team" else (to,)) if n in self.grid]
+      members = {"team": ("threads", "lanes"), "lanes": ("cluster", "lanes")}
+      numbers = [self.grid[n] for n in members.get(to, (to,)) if n in self.grid]
       if not numbers:
         raise IllegalStep(f"the group has no {to}", "launch it with some")
       self.versions |= bind.among_lanes(loops, *numbers) if to == "lanes" else bind.bind(loops, *numbers)

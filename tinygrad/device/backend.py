@@ -33,6 +33,7 @@ class Target:
   cores: tuple[Core, ...] = ()  # matrix products that it has instructions for
   units: int = 32  # multiprocessors of a grid
   group: int = 256  # threads of a work group, at most
+  cluster: int = 1  # groups that read one another's local memory, at most
   warp: int = 0  # threads side by side that read one another's registers; 0: none do
   intensity: int = 80  # operations for each byte that is not read again, beyond which a kernel is better one of its own
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update

@@ -22,7 +22,7 @@ from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
-from tinygrad.renderer.mma import COPY, EIGHTS, PUBLISH, core_name, function_of
+from tinygrad.renderer.mma import COPY, EIGHTS, NEIGHBOURS, PUBLISH, TOGETHER, core_name, function_of
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.node import HALVES
@@ -33,6 +33,8 @@ _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32,
 _UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16}
 _WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
 _VECTOR_BYTES = 16  # the widest access to memory
+GROUPS = AxisKind.GLOBAL, AxisKind.CLUSTER  # what groups of a grid are numbered by
+THREADS = *GROUPS, AxisKind.LOCAL
 UNROLLED = 16
 STATIC = 48 << 10  # bytes of local memory
 TURN = "turn"  # the variable by which the numbers of work groups are turned
@@ -45,7 +47,7 @@ class Dialect:
 
   types: dict[DType, str]
   prelude: str  # bits_of_float, float_of_bits (double too), float_of_half, half_of_float (whatever else it converts)
-  kernel: str  # of {name}, {params} and {threads}, the threads of a work group
+  kernel: str  # of {name}, {params}, {threads}, the threads of a work group, and {cluster}, of the groups of one
   pointer: str  # to {T} in device memory
   table: str  # parameter: the addresses of every device's buffer
   shared: str  # storage class of local memory
@@ -70,6 +72,10 @@ class Dialect:
   eights: str = ""  # the functions by which a warp reads fragments of local memory
   commit: str = ""  # of copies that have been begun, these are a group
   arrived: str = ""  # waits until no more than {n} groups are under way
+  member: str = ""  # local memory {x} of group {n} of the cluster
+  together: str = ""  # a barrier of all threads of a cluster, after which they know what is in its local memory
+  cluster: str = ""  # of {shape}, how many groups it has along each dimension
+  neighbours: str = ""  # the function by which a group finds what another has
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
   byte_shift: str = ""  # the function that shifts a byte to the right, where the operator does not do
   publish: str = ""  # before a barrier behind which cores read a group's memory
@@ -122,7 +128,7 @@ class CRenderer:
     halves = any(u.op is Ops.MMA and u.arg.operand in HALVES for u in linear)
     self.narrow = halves or all(x.dtype.scalar() in HALVES for x in places if x.src[0].op is not Ops.SCRATCH)
     self.tiles = any(u.op is Ops.MMA and u.arg.late for u in linear)
-    self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
+    self.dims, self.shared = dict.fromkeys((dialect.group, dialect.thread), 0), 0
 
   def render(self) -> Rendered:
     for u in self.linear:
@@ -139,8 +145,12 @@ class CRenderer:
     if self.turned is not None:
       names.append(TURN)
     spelled += [d.variable.format(T=long, name=name, i=i) for i, name in enumerate(names, len(params))]
-    groups, threads = (grid(self.linear, kind) for kind in self.dims)
-    head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
+    clusters = any(u.op is Ops.RANGE and u.arg[1] is AxisKind.CLUSTER for u in self.linear)
+    groups, threads = grid(self.linear, *GROUPS), grid(self.linear, AxisKind.LOCAL)
+    cluster = d.cluster.format(shape=", ".join(map(str, grid(self.linear, *GROUPS, only=AxisKind.CLUSTER))))
+    head = d.kernel.format(
+      name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads, cluster=cluster * clusters
+    )
     given = self.shared if d.given and self.shared > STATIC else 0
     local = [d.given if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
     source = (
@@ -149,6 +159,7 @@ class CRenderer:
           d.prelude
           + (d.copies if self.later else "")
           + (d.eights if self.eights else "")
+          + d.neighbours * clusters
           + "".join(self.cores.values())
           + head
           + " {",
@@ -210,6 +221,8 @@ class CRenderer:
       case Ops.ACC:
         self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
         self.line(f"{ctype(u.dtype, self.d)} {', '.join(names)};")
+      case Ops.PEER if u.src[0].op is Ops.SCRATCH:
+        self.names[u] = (self.d.member.format(x=self.lanes(u.src[0])[0], n=self.lanes(u.src[1])[0]),)
       case Ops.PEER:
         kind, table = ctype(u.dtype, self.d, True), self.lanes(u.src[0])[0]
         form = self.d.peer.format(pointer=self.pointer(u, kind), table=table, T=kind, i="{i}")
@@ -240,7 +253,8 @@ class CRenderer:
       self.line(self.d.arrived.format(n=u.arg))
     if self.tiles and u.op is Ops.BARRIER:
       self.line(self.d.publish)
-    self.line(self.d.commit if u.op is Ops.COMMIT else self.d.meeting if u.arg == "memory" else self.d.barrier)
+    others = {"memory": self.d.meeting, "cluster": self.d.together}
+    self.line(self.d.commit if u.op is Ops.COMMIT else others.get(u.arg, self.d.barrier))
 
   def shuffle(self, u: UOp) -> None:
     self.declare(u, [self.d.shuffle.format(x=x, n=u.arg) for x in self.lanes(u.src[0])])
@@ -286,10 +300,11 @@ class CRenderer:
   def range(self, u: UOp) -> None:
     kind, r, long = u.arg[1], self.fresh("r"), ctype(dtypes.index, self.d)
     self.names[u] = (r,)
-    if kind in self.dims:
-      i = self.dims[kind]
-      self.dims[kind] += 1
-      number = (self.d.group if kind is AxisKind.GLOBAL else self.d.thread).format(d="xyz"[i], i=i)
+    if kind in THREADS:
+      form = self.d.thread if kind is AxisKind.LOCAL else self.d.group
+      i = self.dims[form]
+      self.dims[form] += 1
+      number = form.format(d="xyz"[i], i=i)
       if u is self.turned:
         word = ctype(dtypes.uint32, self.d)
         number = (
@@ -468,7 +483,7 @@ def short_loops(linear: Sequence[UOp]) -> set[UOp]:
     if u.op is Ops.RANGE:
       found -= {*outer}
       outer.append(u)
-      if u.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL) and u.src[0].op is Ops.CONST and u.src[0].arg <= UNROLLED:
+      if u.arg[1] not in THREADS and u.src[0].op is Ops.CONST and u.src[0].arg <= UNROLLED:
         found.add(u)
     elif u.op is Ops.ENDRANGE:
       outer.pop()
@@ -487,9 +502,11 @@ def turned_range(linear: Sequence[UOp]) -> UOp | None:
   return next((u for u in linear if u in seen and u.op is Ops.RANGE and u.arg[1] is AxisKind.GLOBAL), None)
 
 
-def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
-  """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
-  sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
+def grid(linear: Sequence[UOp], *kinds: AxisKind, only: AxisKind | None = None) -> tuple[int, int, int]:
+  """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of these kinds; 1 where there is none,
+  or where it is not one of the `only` kind that counts."""
+  loops = [u for u in linear if u.op is Ops.RANGE and u.arg[1] in kinds]
+  sizes = [int(u.src[0].vmax) if only in (None, u.arg[1]) else 1 for u in loops]
   assert len(sizes) <= 3, sizes
   x, y, z = (*sizes, 1, 1, 1)[:3]
   return x, y, z
@@ -594,12 +611,13 @@ static __device__ inline signed char shift_byte(signed char x, unsigned n) {
   int y; asm("shr.s32 %0, %1, %2;" : "=r"(y) : "r"((int)x), "r"(n)); return y;
 }
 """,
-  kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
+  kernel='extern "C" __global__ void {cluster}__launch_bounds__({threads}) {name}({params})',
   pointer="{T}*", table="const unsigned long long*", shared="__shared__ __align__(1024)", local="{T}*",
   barrier="__syncthreads();", meeting="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
+  cluster="__cluster_dims__({shape}) ", neighbours=NEIGHBOURS, member="of_group({x}, {n})", together=TOGETHER,
   core=function_of, publish=PUBLISH, byte_shift="shift_byte", shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
   extreme="float", rough={Ops.EXP: "rough_exp({0})"}, copies=COPY, eights=EIGHTS,
   commit='asm volatile("cp.async.commit_group;" ::: "memory");',

@@ -32,6 +32,14 @@ EIGHTS = "".join(
 # what threads have stored, what reads memory by matrix descriptors is to see (PTX ISA, "Async proxy")
 PUBLISH = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
+# what another group of the cluster has where this one has x, by its rank there (PTX ISA, "mapa")
+NEIGHBOURS = """template <typename T> static __device__ inline T* of_group(T* x, unsigned rank) {
+  T* y; asm("mapa.u64 %0, %1, %2;" : "=l"(y) : "l"(x), "r"(rank)); return y;
+}
+"""
+# arrives with .release and waits with .acquire, as by default (PTX ISA, "barrier.cluster")
+TOGETHER = 'asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");'
+
 
 def wgmma(core: Core) -> str:
   """PTX's instructions for a core whose operands lie in a group's memory, or A in registers: steps of 16 along k. What

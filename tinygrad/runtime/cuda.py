@@ -29,6 +29,7 @@ from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors
 driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
 FUNCTIONS = frozenset(("EXP", "LOG", "TANH", "ERF"))  # of its library, of which CUDA's documentation tells the errors
 TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, warp=32, intensity=8, functions=FUNCTIONS)
+CLUSTER = 8  # groups that every device with clusters takes for one
 HALF = 8 << 20  # bytes of each half of the pinned host memory through which copies go
 FATAL = frozenset(  # the driver's documentation says that nothing works in the process's context after them
   "ILLEGAL_ADDRESS LAUNCH_FAILED LAUNCH_TIMEOUT ILLEGAL_INSTRUCTION MISALIGNED_ADDRESS INVALID_ADDRESS_SPACE INVALID_PC"
@@ -41,7 +42,8 @@ def target_of(capability: tuple[int, int], units: int, scratch: int) -> Target:
   """A device of so many multiprocessors, a group of which may have `scratch` bytes of local memory."""
   converts = (dtypes.float16, dtypes.bfloat16) if capability >= (8, 0) else TARGET.converts
   cores, scratch = tuple(cuda_cores(capability)), max(scratch, TARGET.scratch)
-  return replace(TARGET, cores=cores, units=units, scratch=scratch, converts=converts)
+  cluster = CLUSTER if capability >= (9, 0) else 1
+  return replace(TARGET, cores=cores, units=units, scratch=scratch, converts=converts, cluster=cluster)
 
 
 class DriverError(DeviceError):

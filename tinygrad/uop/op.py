@@ -59,7 +59,7 @@ RANGES_FROM = {Ops.STORE: 2, Ops.FOLD: 1, Ops.MMA: 4}
 # What a RANGE of a kernel is: an index of the result (LOOP), or one that is reduced; codegen adds how it runs: unrolled
 # into registers (UPCAST; CHAIN: of a reduction, one after the other), lanes of a vector, on a GPU the grid of work
 # groups (GLOBAL) and the threads of one (LOCAL).
-AxisKind = enum.Enum("AxisKind", "LOOP REDUCE UPCAST VECTOR GLOBAL LOCAL CHAIN", module=__name__)
+AxisKind = enum.Enum("AxisKind", "LOOP REDUCE UPCAST VECTOR GLOBAL LOCAL CHAIN CLUSTER", module=__name__)
 AxisKind.__repr__ = lambda kind: f"AxisKind.{kind.name}"  # type: ignore[method-assign, attr-defined]
 
 

@@ -29,7 +29,7 @@ from tinygrad.codegen.analysis.accesses import (
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives.stage import LINE
+from tinygrad.codegen.primitives.stage import LINE, Totals
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
@@ -107,27 +107,29 @@ def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
     main = nest.main
     assert main is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
-    dims = sorted(parallel_dims(main), key=lambda r: r is v)
+    dims = sorted(totals_of(main).dims, key=lambda r: r is v)
     nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
     plan = plan_nest(nest)
   realise(nest, plan)
 
 
-def parallel_dims(main: Item) -> list[UOp]:
-  """The parallel loops of a reduction."""
-  return [r for r in main.ranges if r not in main.over]
+def totals_of(main: Item) -> Totals:
+  """What the blocks of a reduction add up to, by its parallel loops."""
+  return Totals(tuple(r for r in main.ranges if r not in main.over), 0)
 
 
 def sums_fit(main: Item, stages: Stages) -> bool:
   """Whether there is room for what the blocks of a reduction add up to."""
   assert main.fold is not None
-  nbytes = round_up(int(prod(map(size, parallel_dims(main)))) * main.fold.dtype.itemsize, LINE)
+  nbytes = totals_of(main).nbytes(main.fold)
   return all(map(static, main.ranges)) and stages.taken + nbytes <= stages.target.scratch // 4
 
 
 def realise(nest: NestSchedule, plan: NestPlan) -> None:
-  """The plan, in primitives."""
-  plan = in_chunks(plan, nest.limited)
+  """The plan, in primitives; tiles divide a CHUNK of the loops that may end early."""
+  shorter = {r: t.part_of_chunk() for r, t in plan.tiles.items() if r in nest.limited}
+  folds = {k: (order, t.part_of_chunk() if order[-1] in nest.limited else t) for k, (order, t) in plan.folds.items()}
+  plan = replace(plan, tiles={**plan.tiles, **shorter}, folds=folds)
   names = {r: nest.name_of(r) for r in (*plan.order, *(r for over in plan.folds for r in over))}
   panels = [(nest.number_of(p.operand), p.dims) for p in plan.panels]
   tiled = [r for r in plan.order if plan.tiles.get(r, Tile()).size > 1]
@@ -175,13 +177,6 @@ def unroll(nest: NestSchedule, name: str, chained: bool = False) -> None:
     (nest.chain if chained else nest.unroll)(name)
 
 
-def in_chunks(plan: NestPlan, limited: set[UOp]) -> NestPlan:
-  """With tiles that divide a CHUNK of the loops that may end early."""
-  tiles = {r: t.part_of_chunk() if r in limited else t for r, t in plan.tiles.items()}
-  folds = {k: (order, t.part_of_chunk() if order[-1] in limited else t) for k, (order, t) in plan.folds.items()}
-  return replace(plan, tiles=tiles, folds=folds)
-
-
 def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
   a, target, main = nest.analyse(), nest.room.target, nest.main
@@ -227,9 +222,8 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   """How many iterations of the reduction are a block, where its panels would not fit the cache, or where every step
   jumps to another page of memory; else 0."""
   assert main.fold is not None
-  target, dims = stages.target, parallel_dims(main)
-  nbytes = round_up(int(prod(map(size, dims))) * main.fold.dtype.itemsize, LINE)
-  if v not in dims or not sums_fit(main, stages):
+  target, totals = stages.target, totals_of(main)
+  if v not in totals.dims or not sums_fit(main, stages):
     return 0
   panel = max((p.nbytes for p in panels if p.open_before > 0), default=0)
   first, last = main.over[0], main.over[-1]
@@ -244,8 +238,8 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
-    if first is not last or not far or few or nbytes > room // 2:
+    few = size(last) < 64 or prod(map(size, totals.dims)) < BLOCK_OUTPUTS
+    if first is not last or not far or few or totals.nbytes(main.fold) > room // 2:
       return 0
     length = max(FAR, 1 << (size(last).bit_length() // 2))
   return length

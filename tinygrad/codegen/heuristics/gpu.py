@@ -35,7 +35,8 @@ from tinygrad.uop import Ops, UOp
 TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
-STEPS = 32  # most iterations of a reduction between two barriers
+STEPS = 32  # most iterations of a reduction between two barriers,
+STEPS_OF_ROWS = 64  # and of one of several nests: what is the same in all blocks of the other operand then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
@@ -118,7 +119,8 @@ class Primitives:
   def make(self) -> None:
     nest, grid = self.nest, self.grid
     if not nest.grid:
-      nest.launch(grid.threads, grid.lanes)
+      most = nest.room.target.group // grid.threads
+      nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
     shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
     parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
     for over, (order, tile) in grid.folds.items():
@@ -139,7 +141,7 @@ class Primitives:
     nest.bind("lanes", *self.lanes)
     for name in self.unrolled:
       unroll(nest, name)
-    nest.within("groups", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
+    nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
   def vector(self, r: UOp, copies: int) -> int:
@@ -253,9 +255,11 @@ class KeptRow(NamedTuple):
   beside: int
 
   def lanes(self, least: int, target: Target) -> int:
-    """How many threads have it: so many that it fits, if there are as many."""
-    wanted = ceildiv(size(self.over[0]) * self.words, target.vector_registers // 3)
-    return min(max(least, power_of_two(2 * wanted - 1)), target.group)
+    """How many threads have it: so many that it fits, if there are as many, in a group or all groups of a cluster."""
+    words, few = size(self.over[0]) * self.words, target.vector_registers // 3
+    lanes = min(max(least, power_of_two(2 * ceildiv(words, few) - 1)), target.group)
+    groups = power_of_two(2 * ceildiv(words, 2 * few * lanes) - 1)
+    return lanes * groups if groups <= target.cluster else lanes
 
   def copies(self, lanes: int) -> tuple[int, int]:
     """(elements of each thread, of these side by side)"""
@@ -420,7 +424,7 @@ def stage(
     if loads and spans and users >= SHARED and x not in a.reducing and not local:
       used[x] = loads
   row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
-  left = min(STEPS, room // 2 // row) if row else 0
+  left = min(STEPS_OF_ROWS if nest.grid else STEPS, room // 2 // row) if row else 0
   cut, length = own[0], 0
   for cut in reversed(own):
     length = size(cut) if static(cut) and size(cut) <= left else power_of_two(left)

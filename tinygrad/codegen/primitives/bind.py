@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import digit
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.affine import Affine, affine, index, row_major
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
@@ -36,11 +36,13 @@ def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   return versions
 
 
-def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
-  """Loops, of reductions or of what is computed with their results, each as the lanes: as many, and in each another."""
-  if wrong := [r for r in loops if r.src[0] is not lanes.src[0]]:
+def among_lanes(loops: Sequence[UOp], *lanes: UOp) -> dict[UOp, list[Version]]:
+  """Loops, of reductions or of what is computed with their results, each as the lanes, of one group or of all of a
+  cluster: as many, and in each another."""
+  if wrong := [r for r in loops if size(r) != prod(map(size, lanes))]:
     raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
-  return {r: [Version(lanes, (lanes,))] for r in loops}
+  number = affine(row_major((r, size(r)) for r in lanes), {}).uop()
+  return {r: [Version(number, lanes)] for r in loops}
 
 
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:

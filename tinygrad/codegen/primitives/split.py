@@ -102,8 +102,6 @@ def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:
 
 def clip(kernel: UOp, ids: LoopIds) -> UOp:
   """The kernel without limits: each loop that has one ends there."""
-  shorter: dict[UOp, list[Version]] = {}
-  for r, limit in (x.src for x in kernel.src if x.op is Ops.CMPLT):
-    new = ids.loop(trips(limit, r.src[0], index(0), 1), r.arg[1])
-    shorter[r] = [Version(new, (new,))]
-  return Rebinding(kernel, shorter).kernel if shorter else kernel
+  limits = (x.src for x in kernel.src if x.op is Ops.CMPLT)
+  shorter = {r: ids.loop(trips(limit, r.src[0], index(0), 1), r.arg[1]) for r, limit in limits}
+  return Rebinding(kernel, {r: [Version(x, (x,))] for r, x in shorter.items()}).kernel if shorter else kernel
