@@ -39,6 +39,8 @@ def test_what_is_split_and_how():
   assert kernels(buffer(4096, 4096).sum(1)) == [([4096], [[4096]])]  # many results
   assert kernels(buffer(64, LONG).sum(1)) == [([256], [[LONG // 4]]), ([64], [[4]])]
   assert kernels(buffer(64, LONG - 4).sum(1)) == [([64], [[LONG - 4]])]  # short rows
+  assert len(kernels(buffer(16, LONG - 4).sum(1))) == 2  # few rows
+  assert len(kernels(buffer(LONG // 2, 64).sum(0))) == 2  # columns
 
 
 def test_reductions_of_reductions_are_split_each_once():

@@ -13,7 +13,8 @@ from tinygrad.uop import Collective, Ops, UOp
 from tinygrad.uop.node import HALVES
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
-LONG = 1 << 16  # of each result: fewer are read in less time than one more kernel takes, and by one that has them still
+LONG = 1 << 16  # of a row: a kernel that reads a shorter one again has it still
+ROWS = 32  # at least: fewer leave most of a device idle
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
 COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
@@ -44,7 +45,8 @@ def reduction_parts(u: UOp) -> ReductionParts | None:
   none has a large one, the longest."""
   axes, shape = u.arg[1], u.src[0].shape
   size, results = prod(shape), prod(u.shape)
-  if not isinstance(size, int) or not isinstance(results, int) or size < max(LARGE, LONG * results):
+  rows = results if len(shape) - 1 in axes and results >= ROWS else 0
+  if not isinstance(size, int) or not isinstance(results, int) or size < max(LARGE, LONG * rows):
     return None
   most = min(PARTS // results, size // (results * PART))
   cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if shape[a] % d == 0), default=0) for a in axes}
