@@ -140,12 +140,12 @@ def linear_copy(rows, columns, dtype, in_place=False, step=1):
 @pytest.mark.parametrize(
   ("rows", "columns", "dtype", "options", "past"),
   [
-    (1024, 1024, dtypes.float32, {}, True),
-    (1024, 2048, dtypes.int16, {}, True),
-    (1024, 1008, dtypes.float64, {"step": 2}, True),  # whole lines, with gaps
-    (1024, 1023, dtypes.float32, {}, False),  # small
-    (1024, 1025, dtypes.float32, {}, False),  # rows that end within lines
-    (1024, 1024, dtypes.float32, {"in_place": True}, False),
+    (4096, 2048, dtypes.float32, {}, True),
+    (4096, 4096, dtypes.int16, {}, True),
+    (4096, 1008, dtypes.float64, {"step": 2}, True),  # whole lines, with gaps
+    (4096, 2047, dtypes.float32, {}, False),  # small
+    (4096, 2049, dtypes.float32, {}, False),  # rows that end within lines
+    (4096, 2048, dtypes.float32, {"in_place": True}, False),
   ],
 )
 def test_whole_lines_of_large_memory_go_past_the_caches(rows, columns, dtype, options, past):
@@ -160,7 +160,7 @@ def test_whole_lines_of_large_memory_go_past_the_caches(rows, columns, dtype, op
 def test_memory_that_begins_within_a_line(dtype):
   """An array of a user's: the processor faults where a store past the caches is within a line. (Mutant: every store
   goes past them.)"""
-  device, size = Device["CPU"], (5 << 20) // dtype.itemsize
+  device, size = Device["CPU"], (33 << 20) // dtype.itemsize
   x = np.random.default_rng(0).integers(-99, 99, size).astype(dtype.name)
   linear = linear_copy(1, size, dtype)
   assert streamed_stores(linear) or dtype is dtypes.float16  # of which narrow vectors fill no line

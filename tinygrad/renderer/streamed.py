@@ -8,7 +8,7 @@ from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine
 
 LINE = 64  # bytes
-LARGE = 1 << 22  # bytes of memory that has mostly left the caches of a core when the next kernel reads it
+LARGE = 1 << 25  # bytes of memory that has mostly left the caches when the next kernel reads it
 
 
 def streamed_stores(linear: Sequence[UOp]) -> set[UOp]:
