@@ -44,9 +44,9 @@ def reduction_parts(u: UOp) -> ReductionParts | None:
   The dim that is cut is the reduced one whose length has the largest such divisor, the outermost of several; where
   none has a large one, the longest."""
   axes, shape = u.arg[1], u.src[0].shape
-  size, results = prod(shape), prod(u.shape)
-  rows = results if len(shape) - 1 in axes and results >= ROWS else 0
-  if not isinstance(size, int) or not isinstance(results, int) or size < max(LARGE, LONG * rows):
+  if not all(isinstance(n, int) for n in shape) or (size := int(prod(shape))) < LARGE:
+    return None
+  if (results := int(prod(u.shape))) >= ROWS and len(shape) - 1 in axes and size < LONG * results:
     return None
   most = min(PARTS // results, size // (results * PART))
   cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if shape[a] % d == 0), default=0) for a in axes}
