@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from tinygrad import Tensor, TinyJit, Variable, codegen
+from tinygrad import Tensor, TinyJit, Variable, codegen, vmap
 from tinygrad.device import Device, DeviceError
 from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
@@ -94,6 +94,13 @@ def softmax(x):
 
 
 # ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("rows", [15, 200])
+def test_places_are_computed_from_what_lies_in_local_memory(lazy, rows):
+  x, w = normal(0, rows, 8), normal(1, 8, 6)
+  got = vmap(lambda row: row[row.argsort(0)])(Tensor(x, device=FOUR[0]) @ Tensor(w, device=FOUR[0])).numpy()
+  np.testing.assert_allclose(got, np.sort(x @ w, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_sharded_programs_in_every_order(driver):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tinygrad import Device, Mesh, P, Tensor, dtypes, nn
+from tinygrad import Device, Mesh, P, Tensor, dtypes, nn, vmap
 from tinygrad.codegen import row_blocks as blocks
 from tinygrad.codegen import share
 from tinygrad.codegen.expressions import Values
@@ -19,6 +19,7 @@ from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import substitute_free
 
 rng = np.random.default_rng(0)
 
@@ -203,6 +204,18 @@ def put_where(m, per_row, columns):
     want[i, at[i, j]] = values[i, j]
   tensors = [Tensor(y).realize() for y in (x, at, values)]
   return lambda: [tensors[0].scatter(1, *tensors[1:])], want
+
+
+@pytest.mark.parametrize("mutant", [False, True])
+def test_places_are_computed_from_what_is_a_rows_own(fresh, mutant):
+  """Rows of a product, each in the order of its elements: where the sorted ones are found lies in the row's memory, as
+  they do. (Mutant: accesses are moved, but for those in the places of others, which then read what nobody has
+  written.)"""
+  if mutant:
+    fresh.setattr(row_memory, "with_accesses", substitute_free)
+  x, w = data(15, 8), data(8, 6)
+  got = vmap(lambda row: row[row.argsort(0)])(x @ w).numpy()
+  assert np.allclose(got, np.sort(x.numpy() @ w.numpy(), 1), rtol=1e-5, atol=1e-6) is not mutant
 
 
 def test_what_is_put_in_a_row_is_there_when_it_is_read(fresh):

@@ -22,11 +22,10 @@ from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod, round_up
 from tinygrad.numerics.idle_blocks import blocks_of_rows
-from tinygrad.numerics.own_memory import WORD, is_own
+from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
-from tinygrad.uop.rewrite import substitute_free
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
@@ -136,7 +135,7 @@ def in_local_memory(stores: Sequence[UOp], row: UOp | None, team: Team, ids: Loo
       at = affine(u.src[1], {})
       at = at if row is None else at.plus(affine(row, {}), steps[p])
       moved[u] = u.replace(src=(memory[p], at.uop(), *u.src[2:]))
-  return [substitute_free(s, moved) for s in stores]
+  return [with_accesses(s, moved) for s in stores]
 
 
 def with_barriers(nests: Sequence[Sequence[UOp]], grid: Grid) -> Iterator[UOp]:

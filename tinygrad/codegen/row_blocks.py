@@ -13,6 +13,7 @@ from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
@@ -186,5 +187,5 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
       ranges = (*steps, *(r for r in fold_ranges(s) if r not in at))
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
-    store = substitute_free(substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
+    store = substitute_free(with_accesses(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
     yield store.replace(src=(*store.src, *around, *loops))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
@@ -25,6 +25,13 @@ def is_own(memory: UOp) -> bool:
   return memory.op is Ops.SCRATCH and memory.arg[0] < 0
 
 
+def with_accesses(root: UOp, moved: Mapping[UOp, UOp]) -> UOp:
+  """What is computed, with accesses elsewhere: those, too, by which others find their places."""
+  while (new := substitute_free(root, moved)) is not root:
+    root = new
+  return root
+
+
 def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> list[list[UOp]]:
   """Nests of a group of these `threads`, loops of the grid."""
   every = list(itertools.product(*(range(int(r.src[0].arg)) for r in threads)))
@@ -40,7 +47,7 @@ def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> lis
       if nbytes <= room:
         room, new = room - nbytes, memory.replace(arg=(-nbytes, memory.arg[1], nbytes))
         moved |= {u: u.replace(src=(new, at)) for u, at in zip(places, own[0])}
-  return [[substitute_free(s, moved) for s in nest] for nest in nests]
+  return [[with_accesses(s, moved) for s in nest] for nest in nests]
 
 
 def own_places(places: Sequence[UOp], numbers: Numbers, count: int) -> tuple[list[UOp], int] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
@@ -84,10 +85,8 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
       p = u.src[0]
       arg = replace(p.arg, slot=own[slot], size=size)
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
-  stores = substitute(UOp.sink(*group.stores), mapping).src
-  if not target.threads:
-    stores = computed_once(stores, group.rows, len(own))
-  return tidy(UOp.sink(*stores))
+  sink = with_accesses(UOp.sink(*group.stores), mapping)
+  return tidy(sink if target.threads else UOp.sink(*computed_once(sink.src, group.rows, len(own))))
 
 
 def with_slots(kernel: UOp) -> Numbered:
