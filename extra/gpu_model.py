@@ -325,8 +325,8 @@ def empty(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
   return Tensor.empty(*shape, device="NULL", dtype=dtype).realize()
 
 
-def attention(kind: Any) -> Tensor:
-  q, k, v = (empty(8, 16, 4096, 64, dtype=kind) for _ in range(3))
+def attention(kind: Any, width: int = 64) -> Tensor:
+  q, k, v = (empty(8, 16, 4096, width, dtype=kind) for _ in range(3))
   return q.scaled_dot_product_attention(k, v)
 
 

@@ -148,7 +148,9 @@ def test_the_gradient_is_one_tensor_to_which_backward_adds():
 
 
 @pytest.mark.parametrize("devices", [None, D2], ids=["one", "D2"])
-@pytest.mark.parametrize("result", [lambda y: y, lambda y: y.T, lambda y: (y.sum(), {"y": y})], ids=["y", "view", "several"])
+@pytest.mark.parametrize(
+  "result", [lambda y: y, lambda y: y.T, lambda y: (y.sum(), {"y": y})], ids=["whole", "view", "several"]
+)
 def test_the_gradient_that_a_result_does_not_pass_on_is_told_in_every_call(devices, result):
   """A replay's results were without a note of what they came from: `backward` was silent."""
   w, other = weight(devices), weight(devices)

@@ -36,7 +36,7 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers,
-STEPS_OF_ROWS = 64  # and of one of several nests: what is the same in all blocks of the other operand then stays
+STEPS_OF_ROWS = 64  # and of one of several nests that has no more: what is the same for all blocks of a row then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
@@ -424,7 +424,8 @@ def stage(
     if loads and spans and users >= SHARED and x not in a.reducing and not local:
       used[x] = loads
   row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
-  left = min(STEPS_OF_ROWS if nest.grid else STEPS, room // 2 // row) if row else 0
+  whole = nest.grid and all(map(static, own)) and prod(map(size, own)) <= STEPS_OF_ROWS
+  left = min(STEPS_OF_ROWS if whole else STEPS, room // 2 // row) if row else 0
   cut, length = own[0], 0
   for cut in reversed(own):
     length = size(cut) if static(cut) and size(cut) <= left else power_of_two(left)
