@@ -76,13 +76,6 @@ def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]
   return touched
 
 
-def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], room: int, most: int) -> int:
-  """How many rows, at most, keep what they touch in so much room."""
-  least = LEAST if any(contracts(s, rows) for s in stores) else 1
-  touched = sum(bytes_of_row(indices(stores), rows).values())
-  return min(max(room // BLOCK_PARTS // max(touched, 1), least), most)
-
-
 def block_rows(kernel: UOp, target: Target) -> UOp:
   """Blocks of the innermost rows, sized for the target's cache; where their number does not divide a loop's, the rest
   is a smaller block. There may be no loops left: a thread's share is one row."""
@@ -93,9 +86,11 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
   # a block of rows to which updates go by index goes through all of these, so it is as large as there is memory for
   places, sizes = {parts[0] for s in stores if (parts := by_index(s.src[1], rows))}, dict[UOp, int]()
+  least = LEAST if any(contracts(s, rows) for s in stores) else 1
+  touched = BLOCK_PARTS * max(sum(bytes_of_row(indices(stores), rows).values()), 1)
   for r in reversed(rows):
-    room = (target.cache, MOST) if places <= sizes.keys() else (target.scratch, target.scratch)
-    take = min(max(rows_a_block(stores, rows, *room) // prod(sizes.values()), 1), size(r))
+    room, most = (target.cache, MOST) if places <= sizes.keys() else (target.scratch, target.scratch)
+    take = min(max(min(max(room // touched, least), most) // prod(sizes.values()), 1), size(r))
     sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
   out, ends = list[UOp](), list[UOp]()
 
