@@ -302,20 +302,20 @@ class Values:
     return affine(u, self.affine_memo)
 
   def resolve(self, a: Affine, env: Env) -> Affine:
-    """`a` with unrolled ranges as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
+    """`a` with the unrolled ranges in `env` as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
     out = Affine(a.const)
     for atom, c in a.terms.items():
       if atom.op is Ops.RANGE:
         known = Affine(env[atom]) if atom in env else self.iteration.get(atom)
         out = out.plus(Affine(0, {atom: 1}) if known is None else known, c)
         continue
-      rs = self.ups(self.deps(atom)) if atom.op in DIVIDES else []
-      if not rs:
+      numbers = {r: index(env[r]) for r in self.ups(self.deps(atom)) if r in env} if atom.op in DIVIDES else {}
+      if not numbers:
         out = out.plus(Affine(0, {atom: 1}), c)
         continue
-      key = (atom, *(env[r] for r in rs))
+      key = (atom, *numbers.items())
       if (found := self.resolved.get(key)) is None:
-        found = self.resolved[key] = affine(substitute_free(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
+        found = self.resolved[key] = affine(substitute_free(atom, numbers), self.affine_memo)
       out = out.plus(self.resolve(found, env), c)
     return out
 
