@@ -88,6 +88,17 @@ def test_running_reductions_are_numpys(n, dtype):
       np.testing.assert_allclose(got.numpy().astype(np.float64), expected[:, ::-1] if turn else expected, rtol=2e-3)
 
 
+@pytest.mark.parametrize("vector_bytes", [64, 32, 16])
+def test_a_running_sum_of_what_is_found_by_division_has_code(vector_bytes):
+  """Rows in another order and then padded: where an element lies depends on loops that only the sum itself has."""
+  for n in (2, 5, 7, 24):
+    x = np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+    turned = lambda y: y.flip(0).reshape(-1).pad((1, 0)).cumsum(0)  # noqa: E731
+    assert linear_of(turned(tensor(n, 3)), vector_bytes)
+    if vector_bytes == 64:
+      np.testing.assert_allclose(turned(Tensor(x)).numpy(), np.pad(x[::-1].reshape(-1), (1, 0)).cumsum())
+
+
 def test_a_running_reduction_from_the_end_runs_over_vectors():
   """Its loop is turned, so that blocks are aligned; no lane goes alone that does not where nothing is turned."""
   x = tensor(30, 3000)

@@ -86,17 +86,11 @@ class Values:
     if (found := memo.get(u)) is not None:
       return found
     for v in u.toposort(lambda v: v not in memo):
-      if v.op is Ops.RANGE:
-        memo[v] = self.bit(v)
-        continue
-      d = 0
+      d = self.bit(v) if v.op is Ops.RANGE else 0
       for s in v.src:
         d |= memo[s]
-      if (first := RANGES_FROM.get(v.op)) is not None:
-        for r in v.src[first:]:
-          d |= memo[r.src[0]] if r.src else 0
-        for r in v.src[first:]:
-          d &= ~self.bit(r)
+      for r in v.src[RANGES_FROM[v.op] :] if v.op in RANGES_FROM else ():
+        d &= ~self.bit(r)
       memo[v] = d
     return memo[u]
 
@@ -157,11 +151,19 @@ class Values:
     self.home[u] = home
     return u
 
-  def put(self, u: UOp) -> UOp:
-    """An effect, or the reading of a register: emitted here and now."""
+  def put(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None) -> UOp:
+    """An effect, or what depends on one: emitted here and now."""
+    u = UOp.new(op, dtype, src, arg)
     self.stack[-1].out.append(u)
     self.home[u] = self.stack[-1]
     return u
+
+  def read(self, place: UOp) -> UOp:
+    """What a register, or memory, holds now."""
+    return self.put(Ops.LOAD, place.dtype, (place,))
+
+  def write(self, place: UOp, value: UOp) -> None:
+    self.put(Ops.STORE, dtypes.void, (place, value))
 
   def forget_memory(self, written: set[UOp]) -> None:
     """What was read from this memory may have been written since: nothing of it is known any more."""
@@ -194,15 +196,14 @@ class Values:
   def value(self, root: UOp, env: Env) -> UOp:
     if (known := self.emitted(root, env)) is not None:
       return known
-    if root.dtype is not dtypes.index:
-      for u in self.value_order(root, env)[:-1]:
-        self.emit(u, env)
+    for u in self.value_order(root, env)[:-1]:
+      self.emit(u, env)
     return self.emit(root, env)
 
   def key_of(self, u: UOp, env: Env) -> Key:
     """The node and the part of the environment that it depends on."""
-    d = self.deps(u) & self.unrolled_bits
-    return u if not d else (u, tuple([env[r] for r in self.ups(d)]))
+    ups = self.ups(self.deps(u))
+    return (u, tuple([env[r] for r in ups])) if ups else u
 
   def emitted(self, u: UOp, env: Env) -> UOp | None:
     """The emitted value of `u`, if it is known here."""
@@ -253,16 +254,16 @@ class Values:
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
     # what is a constant for these elements may have sources that are none, and need their loops
     with self.outside(max(self.scope_of((condition, usual)).depth, self.level_of(self.deps(u)))):
-      acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), self.ids.next()))
-      self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
+      acc = self.put(Ops.ACC, usual.dtype, (), self.ids.next())
+      self.write(acc, usual)
       some = condition if condition.dtype.count == 1 else self.node(Ops.FOLD, dtypes.bool, (condition,), Ops.MAX)
       times = self.node(Ops.CAST, dtypes.index, (some,))
       self.memo[times] = times, self.home[times]
       with self.loop(times, AxisKind.LOOP):
         around, self.least = self.least, self.stack[-1]
-        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))))
+        self.write(acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))
         self.least = around
-      return self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+      return self.read(acc)
 
   def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
     """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
@@ -302,20 +303,20 @@ class Values:
     return affine(u, self.affine_memo)
 
   def resolve(self, a: Affine, env: Env) -> Affine:
-    """`a` with unrolled ranges as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
+    """`a` with the unrolled ranges in `env` as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
     out = Affine(a.const)
     for atom, c in a.terms.items():
       if atom.op is Ops.RANGE:
         known = Affine(env[atom]) if atom in env else self.iteration.get(atom)
         out = out.plus(Affine(0, {atom: 1}) if known is None else known, c)
         continue
-      rs = self.ups(self.deps(atom)) if atom.op in DIVIDES else []
-      if not rs:
+      numbers = {r: index(env[r]) for r in self.ups(self.deps(atom)) if r in env} if atom.op in DIVIDES else {}
+      if not numbers:
         out = out.plus(Affine(0, {atom: 1}), c)
         continue
-      key = (atom, *(env[r] for r in rs))
+      key = (atom, *numbers.items())
       if (found := self.resolved.get(key)) is None:
-        found = self.resolved[key] = affine(substitute_free(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
+        found = self.resolved[key] = self.form(substitute_free(atom, numbers))
       out = out.plus(self.resolve(found, env), c)
     return out
 
@@ -350,17 +351,15 @@ class Values:
     for v, c in vectors:
       term = v if c == 1 else self.node(Ops.MUL, vec, (v, self.broadcast(index(c), lanes)))
       out = self.node(Ops.ADD, vec, (out, term))
-    return (self.node(Ops.ADD, vec, (out, self.lanes_times(lanes, step))) if step else out), 0
-
-  def lanes_times(self, lanes: int, step: int) -> UOp:
-    """The vector 0, step, 2·step, …"""
-    return self.node(Ops.VECTORIZE, dtypes.index.vec(lanes), tuple(index(i * step) for i in range(lanes)))
+    return self.as_vector(out, step, lanes), 0
 
   def as_vector(self, base: UOp, step: int, lanes: int) -> UOp:
-    if base.dtype.count > 1:
-      return base
+    """The vector base, base + step, base + 2·step, …"""
     out = self.broadcast(base, lanes)
-    return self.node(Ops.ADD, out.dtype, (out, self.lanes_times(lanes, step))) if step else out
+    if step == 0:
+      return out
+    steps = self.node(Ops.VECTORIZE, out.dtype, tuple(index(i * step) for i in range(lanes)))
+    return self.node(Ops.ADD, out.dtype, (out, steps))
 
   def lanes_of(self, u: UOp) -> int:
     """The number of lanes of a value that depends on a VECTOR range; else 1."""
@@ -369,7 +368,7 @@ class Values:
     return int(self.numbered[(d & -d).bit_length() - 1].src[0].arg)
 
   def integer(self, u: UOp, env: Env) -> UOp:
-    base, step = self.parts(self.resolve(affine(u, self.affine_memo), env), env)
+    base, step = self.parts(self.resolve(self.form(u), env), env)
     return self.as_vector(base, step, self.lanes_of(u)) if step else base
 
   def atom(self, u: UOp, env: Env) -> UOp:
@@ -385,7 +384,7 @@ class Values:
 
   def compare(self, u: UOp, env: Env) -> UOp:
     """A comparison of indices, decided by bounds where possible."""
-    difference = affine(u.src[0], self.affine_memo).plus(affine(u.src[1], self.affine_memo), -1)
+    difference = self.form(u.src[0]).plus(self.form(u.src[1]), -1)
     difference = self.resolve(difference, env)
     lo, hi = difference.bounds()
     yes, no = (hi < 0, lo >= 0) if u.op is Ops.CMPLT else (lo == hi == 0, lo > 0 or hi < 0)
@@ -407,7 +406,7 @@ class Values:
       self.fill(param)
       param = param.src[0]
     size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
-    a = self.resolve(affine(offset, self.affine_memo), env)
+    a = self.resolve(self.form(offset), env)
     lo, hi = a.bounds()
     mask = self.value(access.src[2], env) if len(access.src) > 2 else None
     if mask is not None and mask.op is Ops.CONST and mask.arg:
@@ -458,15 +457,15 @@ class Values:
     if shuffled and step == -1 and mask is not None and mask.dtype.count == lanes:  # from its end, too
       mask, other, counts = backwards(self, mask), other if other is None else backwards(self, other), counts[:2]
     if shuffled and max(counts) == 1 and (step == -1 or 1 < step <= MAX_SHUFFLED):
-      return strided(self, lambda shift: self.at(read, base, shift), step, lanes)
+      return strided(self, lambda shift: read(self.moved(base, shift), 1), step, lanes)
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
     base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
-    for i, x in enumerate(columns(self, [self.at(read, base, lane * step, n) for lane in range(lanes)], n)):
-      key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
-      self.memo[u, key] = x, self.home[x]
-    return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
+    rows = [read(self.moved(base, lane * step), 1, n) for lane in range(lanes)]
+    for i, x in enumerate(columns(self, rows, n)):
+      self.memo[self.key_of(u, {**env, copies: i})] = x, self.home[x]
+    return self.memo[self.key_of(u, env)][0]
 
   def load_words(self, u: UOp, env: Env) -> UOp:
     """Neighbours in memory as one number, where lanes are neighbours too, or share it; else put together."""
@@ -481,18 +480,14 @@ class Values:
   def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
     """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not. No copy
     may have a condition, or memory, of its own."""
-    terms, pointer = affine(access.src[1], self.affine_memo).terms, self.deps(access.src[0])
+    terms, pointer = self.form(access.src[1]).terms, self.deps(access.src[0])
     alike = self.ups(self.deps(access.src[1]) & ~pointer)
     found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= lanes)
     return next(found, None) if abs(step) >= lanes > 1 and len(access.src) == 2 else None
 
   def moved(self, offset: UOp, by: int) -> UOp:
     """An emitted offset, so many elements further."""
-    return self.parts(affine(offset, self.affine_memo).plus(Affine(by)), {})[0]
-
-  def at(self, read: Callable[..., UOp], base: UOp, shift: int, *count: int) -> UOp:
-    """The contiguous vector that begins `shift` elements after base."""
-    return read(self.moved(base, shift), 1, *count)
+    return self.parts(self.form(offset).plus(Affine(by)), {})[0]
 
   def store(self, u: UOp, env: Env) -> None:
     together, nth = self.beside(u.src[0], env)
@@ -511,7 +506,7 @@ class Values:
     if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
       where = self.place(values[0].dtype.scalar(), lanes, memory, base, step if len(values) == 1 else 1, mask)
       value = self.broadcast(*values, lanes) if len(values) == 1 else self.node(Ops.VECTORIZE, where.dtype, values)
-      self.put(UOp.new(Ops.STORE, dtypes.void, (where, value)))
+      self.write(where, value)
     elif env[copies] == 0:
       self.store_transposed(u, env, copies, memory, base, step, lanes)
 
@@ -524,14 +519,14 @@ class Values:
       for first in range(0, lanes, side):
         row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))
         where = self.place(x.dtype.scalar(), n, memory, self.moved(base, (first + i) * step), 1, None)
-        self.put(UOp.new(Ops.STORE, dtypes.void, (where, row)))
+        self.write(where, row)
 
   # ---- vectors of neighbours in memory
 
   def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[list[Env], int]:
     """(the environments of the elements of an aligned vector that may be accessed at once, under one condition for all
     of it; which of them this is)"""
-    form = affine(where.src[1], self.affine_memo)
+    form = self.form(where.src[1])
     for lane in self.ups(self.deps(where.src[1])) if self.scalars and not is_own(where.src[0]) else ():
       count, bit = int(lane.src[0].arg), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)

@@ -19,7 +19,6 @@ from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
-from tinygrad.codegen.primitives.stage import scratch
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes
@@ -27,7 +26,7 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import row_of_eight
 from tinygrad.numerics.lanes import running
 from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
@@ -146,9 +145,11 @@ class Linearizer:
     store, loops = pending
     return loops[0] if loops and loops[0].arg[1] not in IN_REGISTERS else loops or (store,)
 
-  def environments(self, ranges: Sequence[UOp]) -> Iterator[Env]:
-    for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in ranges)):
-      yield dict(zip(ranges, numbers, strict=True))
+  def environments(self, ranges: Sequence[UOp], *kinds: AxisKind) -> Iterator[Env]:
+    """The numbers of all copies, of those of the ranges that are of these kinds."""
+    copied = [r for r in ranges if r.arg[1] in (kinds or COPIES)]
+    for numbers in itertools.product(*(range(size(r)) for r in copied)):
+      yield dict(zip(copied, numbers, strict=True))
 
   def leaf(self, stores: Sequence[UOp]) -> None:
     """Stores of the same tile, without loops around them but those that are open."""
@@ -156,7 +157,7 @@ class Linearizer:
     self.folds = {}
     for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
-    tile = list(self.environments([r for r in stores[0].src[2:] if r.arg[1] is AxisKind.UPCAST]))
+    tile = list(self.environments(stores[0].src[2:]))
     self.read_first(stores, tile)
     for env, s in itertools.product(tile, stores):
       v.store(s, env)
@@ -215,12 +216,12 @@ class Linearizer:
     first = len(out)
     self.effects([(s, tuple(r for r in s.src[2:] if r.arg[1] not in THREADS)) for s in stores])
     out[first:] = [as_copy(u) for u in out[first:]]
-    self.values.put(UOp.new(Ops.COMMIT, dtypes.void, (), self.ids.next()))
+    self.values.put(Ops.COMMIT, dtypes.void, (), self.ids.next())
 
   def barrier(self, of: int | str | None = None) -> None:
     """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too; or
     "cluster", of all of its groups, which then know what is in one another's memory."""
-    self.values.put(UOp.new(Ops.BARRIER, dtypes.void, (), of))
+    self.values.put(Ops.BARRIER, dtypes.void, (), of)
 
   # ---- reductions
 
@@ -263,16 +264,16 @@ class Linearizer:
   def written_out(self, f: UOp, env: Env) -> None:
     v = self.values
     out: UOp | None = None
-    for own in self.environments([r for r in f.src[1:] if r.arg[1] in COPIES]):
+    for own in self.environments(f.src[1:]):
       if (found := self.term(f, {**env, **own})) is None:
         continue
       op, terms, arg = found
       if out is None and op is not Ops.DOT:
         out = terms[0]
-        continue
-      start = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
-      out = v.apply(UOp.new(op, f.dtype, (f,) * (1 + len(terms)), arg), [start, *terms])
-    out = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
+      else:
+        start = neutral(f) if out is None else out
+        out = v.apply(UOp.new(op, f.dtype, (f,) * (1 + len(terms)), arg), [start, *terms])
+    out = neutral(f) if out is None else out
     if any(r.arg[1] is AxisKind.VECTOR for r in f.src[1:]):
       out = v.node(Ops.FOLD, f.dtype, (v.broadcast(out, self.lanes(f)),), f.arg)
     v.memo[v.key_of(f, env)] = out, v.home.get(out, v.root)
@@ -280,8 +281,7 @@ class Linearizer:
   def term(self, f: UOp, here: Env) -> tuple[Ops, list[UOp], object] | None:
     """What one step adds: the operation and its operands; None where it adds nothing."""
     v, x = self.values, f.src[0]
-    nothing = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
-    if x.op is Ops.WHERE and x.src[2] is nothing and x.arg is None:
+    if x.op is Ops.WHERE and x.src[2] is neutral(f) and x.arg is None:
       condition = v.value(x.src[0], here)
       if condition.op is Ops.CONST and not condition.arg:
         return None
@@ -301,15 +301,14 @@ class Linearizer:
   def register(self, f: UOp, dtype: DType, home: LoopScope, start: UOp | None = None) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
     acc = UOp.new(Ops.ACC, dtype, (), self.ids.next())
-    start = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if start is None else start
-    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, start))))
+    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, neutral(f) if start is None else start))))
     return acc
 
   def reduce(self, group: list[UOp]) -> None:
     """Reductions, and those that go on with the rest of a split loop in the same accumulators."""
     v, ranges = self.values, group[0].src[1:]
     around = list(self.environments(v.ups(v.deps(group[0]))))
-    own = list(self.environments([r for r in ranges if r.arg[1] is AxisKind.UPCAST]))
+    own = list(self.environments(ranges, AxisKind.UPCAST))
     elements, home = [(env, up) for env in around for up in own], v.stack[-1]
     names, registers = [[f] for f in group], list[list[UOp]]()
     for f, known in zip(group, names):
@@ -327,7 +326,7 @@ class Linearizer:
     self.reduction_loops(sums, loops)
     ends = list(group)  # as what each has ended, beside what it is known as
     while rest := self.continued(group[0], ends, around, len(own)):
-      fewer = list(self.environments([r for r in rest[0].src[1:] if r.arg[1] is AxisKind.UPCAST]))
+      fewer = list(self.environments(rest[0].src[1:], AxisKind.UPCAST))
       some = [i for i in range(len(elements)) if i % len(own) < len(fewer)]
       accumulators = [[a[i] for i in some] for a in registers]
       less = Sums(rest, [(elements[i][0], fewer[i % len(own)]) for i in some], accumulators, home, sums.totals)
@@ -343,7 +342,7 @@ class Linearizer:
       for e, env in enumerate(around):
         used = list(dict.fromkeys(registers[g][e * len(own) : (e + 1) * len(own)]))
         used = [*used, *(sums.totals[a] for a in used if a in sums.totals)]
-        read = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in used]
+        read = [*map(v.read, used)]
         while len(read) > 1:  # pairwise
           pairs = [read[i : i + 2] for i in range(0, len(read), 2)]
           read = [v.node(f.arg, p[0].dtype, tuple(p), None, home) if len(p) > 1 else p[0] for p in pairs]
@@ -379,8 +378,8 @@ class Linearizer:
     v, counts = self.values, {r: size(r) for r in self.values.iteration if r.arg[1] is AxisKind.LOCAL}
     beside = math.gcd(size(lane), max(self.target.warp, 1)) if lane is next(iter(counts), None) else 1
     for half in (1 << i for i in range(beside.bit_length() - 1)):
-      shuffled = ((f, keys, x, v.put(UOp.new(Ops.SHUFFLE, x.dtype, (x,), half))) for f, keys, x in results)
-      results = [(f, keys, v.put(UOp.new(f.arg, x.dtype, (x, y)))) for f, keys, x, y in shuffled]
+      shuffled = ((f, keys, x, v.put(Ops.SHUFFLE, x.dtype, (x,), half)) for f, keys, x in results)
+      results = [(f, keys, v.put(f.arg, x.dtype, (x, y))) for f, keys, x, y in shuffled]
     if beside == size(lane):
       return list(results)
     most = max((self.target.scratch - self.taken) // (8 * prod(counts.values())), 1)
@@ -396,28 +395,28 @@ class Linearizer:
     threads, groups = int(prod(n for r, n in counts.items() if r is not lane)), size(lane) * (lane not in counts)
     mine = number if groups else v.iteration[lane].scaled(threads).plus(number)
     apart = size(lane) if beside == 1 and not groups else 0
-    memory = [v.put(scratch(f.dtype, self.taken + nbytes * i, self.ids, nbytes)) for i, (f, *_) in enumerate(results)]
+    blocks = [(self.taken + nbytes * i, self.ids.next(), nbytes) for i in range(len(results))]
+    memory = [v.put(Ops.SCRATCH, f.dtype, (), arg) for (f, *_), arg in zip(results, blocks)]
 
     def at(m: UOp, place: Affine = mine, *mask: UOp) -> UOp:
-      return v.put(UOp.new(Ops.INDEX, m.dtype, (m, v.parts(place, {})[0], *mask)))
+      return v.put(Ops.INDEX, m.dtype, (m, v.parts(place, {})[0], *mask))
 
     def total(f: UOp, places: Iterable[UOp]) -> UOp:
-      values = [v.put(UOp.new(Ops.LOAD, f.dtype, (x,))) for x in places]
-      return functools.reduce(lambda x, y: v.put(UOp.new(f.arg, f.dtype, (x, y))), values)
+      return functools.reduce(lambda x, y: v.put(f.arg, f.dtype, (x, y)), [v.read(x) for x in places])
 
     self.barrier()
     for m, (_, _, value) in zip(memory, results):
-      v.put(UOp.new(Ops.STORE, dtypes.void, (at(m), value)))
+      v.write(at(m), value)
     for half in (apart >> i for i in range(1, apart.bit_length())):
       self.barrier()
       mask = v.emit(UOp.new(Ops.CMPLT, dtypes.bool, (lane, index(half))), {})
       for m, (f, _, _) in zip(memory, results):
         both = (mine,), (mine.plus(Affine(half * threads)), mask)
         value = total(f, (at(m, *x) for x in both))
-        v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, mine, mask), value)))
+        v.write(at(m, mine, mask), value)
     self.barrier("cluster" if groups else None)
     for m, (f, keys, _) in zip(memory, results):
-      peers = [v.put(UOp.new(Ops.PEER, m.dtype, (m, index(i)))) for i in range(groups)]
+      peers = [v.put(Ops.PEER, m.dtype, (m, index(i))) for i in range(groups)]
       warps = [number.plus(Affine(threads * w)) for w in range(0, size(lane), apart or beside)]
       yield f, keys, total(f, [at(x) for x in peers] or [at(m, x) for x in warps])
     if groups:
@@ -461,8 +460,7 @@ class Linearizer:
     of_own = sorted(
       range(len(sums.elements)), key=lambda i: tuple(sums.elements[i][1].values())
     )  # the elements of a copy together
-    chain = [r for r in sums.group[0].src[1:] if r.arg[1] is AxisKind.CHAIN]
-    for link, i in itertools.product(self.environments(chain), of_own):
+    for link, i in itertools.product(self.environments(sums.group[0].src[1:], AxisKind.CHAIN), of_own):
       here = {**sums.elements[i][0], **sums.elements[i][1], **link}
       for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
         if f.src[0].op is Ops.MMA:
@@ -517,12 +515,12 @@ class Linearizer:
   def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
     """A core's product for these registers; without operands: all that have been begun have come."""
     v, fresh = self.values, core.late and self.fresh.issuperset(mine)
-    old = [UOp.const(a.dtype, 0) if fresh else v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
+    old = [UOp.const(a.dtype, 0) if fresh else v.read(a) for a in mine]
     self.fresh.difference_update(mine)
-    whole = v.put(UOp.new(Ops.VECTORIZE, core.result.vec(len(old)), tuple(old)))
-    new = v.put(UOp.new(Ops.MMA, whole.dtype, (whole, *src), core))
+    whole = v.put(Ops.VECTORIZE, core.result.vec(len(old)), tuple(old))
+    new = v.put(Ops.MMA, whole.dtype, (whole, *src), core)
     for i, a in enumerate(mine):
-      v.put(UOp.new(Ops.STORE, dtypes.void, (a, v.put(UOp.new(Ops.EXTRACT, a.dtype, (new,), (i,))))))
+      v.write(a, v.put(Ops.EXTRACT, a.dtype, (new,), (i,)))
 
   def accumulate(self, acc: UOp, op: Ops, terms: Sequence[UOp], arg: object) -> None:
     """acc = op(acc, *terms)"""
@@ -530,12 +528,7 @@ class Linearizer:
     terms = [v.broadcast(x, acc.dtype.count) for x in terms]
     first = acc in self.fresh and op is not Ops.DOT
     self.fresh.discard(acc)
-    if first:
-      v.put(UOp.new(Ops.STORE, dtypes.void, (acc, terms[0])))
-      return
-    old = v.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
-    new = v.put(UOp.new(op, acc.dtype, (old, *terms), arg))
-    v.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
+    v.write(acc, terms[0] if first else v.put(op, acc.dtype, (v.read(acc), *terms), arg))
 
   def flush(self, sums: Sums) -> None:
     """Adds the accumulators of a block to totals. They start anew: a sum that carries one, with the rest."""
@@ -544,11 +537,11 @@ class Linearizer:
       for acc in accumulators:
         if (total := sums.totals.get(acc)) is None:
           total = sums.totals[acc] = self.register(f, acc.dtype, sums.home)
-        old, x = (v.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
-        rest = v.broadcast(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
+        old, x = v.read(total), v.read(acc)
+        rest = v.broadcast(neutral(f), acc.dtype.count)
         if carries_rest(f):
-          new, rest = fast_two_sum(old, x, rest, lambda op, dtype, src: v.put(UOp.new(op, dtype, src)))
+          new, rest = fast_two_sum(old, x, rest, v.put)
         else:
-          new = v.put(UOp.new(f.arg, acc.dtype, (old, x)))
-        v.put(UOp.new(Ops.STORE, dtypes.void, (total, new)))
-        v.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))
+          new = v.put(f.arg, acc.dtype, (old, x))
+        v.write(total, new)
+        v.write(acc, rest)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from tinygrad.codegen.row_blocks import all_rows, indices
 from tinygrad.dtype import dtypes
 from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine
 
@@ -42,7 +42,7 @@ def known_beyond(value: UOp, r: UOp, rows: set[UOp], known: Known) -> dict[UOp, 
 
 def adds_nothing(f: UOp, known: Mapping[UOp, UOp]) -> bool:
   x = with_known(f.src[0], known, {})
-  return x is not None and x.op is Ops.CONST and x.arg == identity_element(f.arg, f.dtype)
+  return x is not None and x.op is Ops.CONST and x.arg == neutral(f).arg
 
 
 def clip_loops(kernel: UOp) -> UOp:
@@ -80,9 +80,9 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   for s in reversed(stores):  # what only idle iterations read is not computed
     p, r = s.src[0].src[:2]
     if p.arg.slot < 0 and r.op is Ops.RANGE and shared[r] == 1:
-      limits_of = [out.get(at) for at in read.get(p, ())]
-      if limits_of and limits_of[0] is not None and all(x is limits_of[0] for x in limits_of):
-        out[r] = limits_of[0]
+      ends = {out.get(at) for at in read.get(p, ())}
+      if len(ends) == 1 and (end := ends.pop()) is not None:
+        out[r] = end
     for u in indices([s]):
       read.setdefault(u.src[0], []).append(u.src[1])
   return out

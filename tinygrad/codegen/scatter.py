@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tinygrad.codegen.analysis.accesses import size, static
+from tinygrad.codegen.analysis.accesses import iteration_of, size, static
 from tinygrad.codegen.primitives.rebind import gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
@@ -17,7 +17,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
-from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
@@ -165,20 +165,21 @@ def in_blocks(mine: UOp, over: Sequence[UOp], worker: UOp, ids: LoopIds) -> tupl
   blocks = [*sizes[:-1], ceildiv(sizes[-1], block)]
   memory = UOp.new(Ops.PARAM, dtypes.int32, (), ParamArg(-1, int(prod(blocks))))
 
-  def loops(kind: AxisKind) -> tuple[list[UOp], UOp, Known, UOp]:
+  def loops(kind: AxisKind) -> tuple[UOp, list[UOp], UOp, Known, UOp]:
     around, within = [ids.loop(index(n), kind) for n in blocks], ids.loop(index(block), AxisKind.REDUCE)
     last = Affine(0, {around[-1]: block, within: 1}).uop()
     known = dict(zip(over, (*around[:-1], within_bounds(last, index(sizes[-1])) if sizes[-1] % block else last)))
-    there, chosen = UOp.new(Ops.CMPLT, dtypes.bool, (last, index(sizes[-1]))), substitute_free(mine, known)
-    return around, within, known, UOp.new(Ops.AND, dtypes.bool, (there, chosen)) if sizes[-1] % block else chosen
+    chosen, where = substitute_free(mine, known), UOp.new(Ops.INDEX, dtypes.int32, (memory, iteration_of(around).uop()))
+    if sizes[-1] % block:
+      there = UOp.new(Ops.CMPLT, dtypes.bool, (last, index(sizes[-1])))
+      chosen = UOp.new(Ops.AND, dtypes.bool, (there, chosen))
+    return where, around, within, known, chosen
 
-  around, within, _, chosen = loops(AxisKind.LOOP)
+  where, around, within, _, chosen = loops(AxisKind.LOOP)
   one, none = UOp.const(dtypes.int32, 1), UOp.const(dtypes.int32, 0)
   some = UOp.new(Ops.FOLD, dtypes.int32, (UOp.new(Ops.WHERE, dtypes.int32, (chosen, one, none)), within), Ops.MAX)
-  where = UOp.new(Ops.INDEX, dtypes.int32, (memory, row_major(zip(around, blocks))))
   noted = UOp.new(Ops.STORE, dtypes.void, (where, some, worker, *around))
-  around, within, known, chosen = loops(AxisKind.REDUCE)
-  where = UOp.new(Ops.INDEX, dtypes.int32, (memory, row_major(zip(around, blocks))))
+  where, around, within, known, chosen = loops(AxisKind.REDUCE)
   any_there = UOp.new(Ops.CMPNE, dtypes.bool, (UOp.new(Ops.LOAD, dtypes.int32, (where,)), none))
   return noted, known, [*around, once(any_there, ids), within, once(chosen, ids)]
 
@@ -206,12 +207,12 @@ def with_row_memory(kernel: UOp, target: Target) -> UOp:
   if not places or scattered(store) or not all(map(static, loops)):
     return kernel
   rows, ids = loops[: 1 + max(places.values())], LoopIds(kernel)
-  inner = [(r, size(r)) for r in loops if r not in rows]
+  inner = [r for r in loops if r not in rows]
   out, reads = [], {}
   for i, f in enumerate(places):
-    memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(n for _, n in inner))))
-    where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
-    own = {r: ids.loop(r.src[0], r.arg[1]) for r, _ in inner}
+    memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(map(size, inner)))))
+    where = UOp.new(Ops.INDEX, f.dtype, (memory, iteration_of(inner).uop()))
+    own = {r: ids.loop(r.src[0], r.arg[1]) for r in inner}
     written = (substitute_free(x, own) for x in (where, f))
     out.append(UOp.new(Ops.STORE, dtypes.void, (*written, *(own.get(r, r) for r in loops))))
     reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, index, plain
 from tinygrad.uop.rewrite import substitute_free
@@ -78,7 +78,7 @@ def running(v: Emitter, f: UOp, env: dict[UOp, int]) -> UOp | None:
   """The vector of a reduction of x(k) over k that on lane i is one of those with k <= first + i: in log2(lanes) steps
   rather than one for each k (Hillis and Steele, Data parallel algorithms, 1986); of the vectors before that of `first`
   all lanes count. None where `f` is something else, or x(k) is not the same on all lanes."""
-  (condition, *values), nothing = f.src[0].src or f.src[:1], UOp.const(f.dtype, identity_element(f.arg, f.dtype))
+  (condition, *values), nothing = f.src[0].src or f.src[:1], neutral(f)
   lane = next((u for u in v.numbered if v.bit(u) & v.vector_bits & v.deps(condition)), None)
   if f.src[0].op is not Ops.WHERE or condition.op is not Ops.CMPLT or values[0].op is not Ops.CONST or lane is None:
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
@@ -281,7 +281,7 @@ class Stream:
     step = self.ids.loop(self.step.src[0], AxisKind.REDUCE)
     core = term.core
     if self.exists is not None and not (f.arg is Ops.ADD and self.is_nothing(core)):
-      core = UOp.new(Ops.WHERE, f.dtype, (self.exists, core, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))
+      core = UOp.new(Ops.WHERE, f.dtype, (self.exists, core, neutral(f)))
     core = substitute_free(core, {self.step: step, **inner, **own})
     part = UOp.new(Ops.FOLD, f.dtype, (core, step, *inner.values()), f.arg)
     total = UOp.new(Ops.LOAD, f.dtype, (there,))

@@ -22,6 +22,11 @@ def identity_element(op: Ops, dtype: DType) -> ConstType:
   return {Ops.ADD: zero, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.MIN: dtypes.max(dtype)}[op]
 
 
+def neutral(f: UOp) -> UOp:
+  """The constant that a FOLD begins with."""
+  return UOp.const(f.dtype, identity_element(f.arg, f.dtype))
+
+
 def reduce_shape(u: UOp) -> tuple[Any, ...]:
   op, axes = u.arg
   shape = u.src[0].shape

@@ -15,27 +15,23 @@ class DeviceSets:
   def __init__(self, nodes: Sequence[UOp]) -> None:
     self.nodes = nodes
     self.where: dict[UOp, Placement] = {}
-    self.sets: dict[tuple[str, ...], int] = {}  # by devices, their number
     self.used: dict[UOp, set[int]] = {}  # on which sets a value is used; empty where there is one: nothing to tell
-    self.place_nodes()
-
-  def place_nodes(self) -> None:
-    """Fills in `where`, by number the `sets`, and on which of them each value is `used`."""
     where = self.where
-    for u in self.nodes:
+    for u in nodes:
       if u.op is Ops.BUFFER:
         where[u] = u.arg.device
       elif u.op is Ops.COLLECTIVE:
         where[u] = u.arg.result
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
-    given = [p for u in self.nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]
+    given = [p for u in nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]
     distinct = dict.fromkeys([*where.values(), *given])
+    # by devices, their number
     self.sets = {devices: i for i, devices in enumerate(dict.fromkeys(map(device_set, distinct)))}
     if len(self.sets) > 1:
       self.used = {u: {self.sets[device_set(p)]} for u, p in where.items()}
-    anywhere = {u for u in self.nodes if u not in where} if self.used else ()
-    for u in reversed(self.nodes):
+    anywhere = {u for u in nodes if u not in where} if self.used else ()
+    for u in reversed(nodes):
       same = [where[u]] * len(u.src) if u in where else []
       for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
         where.setdefault(s, placement)

@@ -6,7 +6,7 @@ A value with one plain use is fused. Otherwise it is stored, unless computing it
 it back, and costs little else. A reduction is never computed twice, nor is a value that is compared with what is chosen
 from it (its maximum): two kernels may round it differently."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
   compared: bool = False
 
 
-NOTHING, INDEX = Cost(), Cost()
+NOTHING = Cost()
 
 
 def elements(u: UOp) -> int:
@@ -113,9 +113,7 @@ def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits:
     parts = [read[s] for s in computed_from(u) if s in read]
     if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
       made[u] = NOTHING  # folded before it runs
-    elif u.op is Ops.IOTA or u.op is Ops.VARIABLE:
-      made[u] = INDEX
-    elif u.op in LEAVES or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
+    elif u.op in MEMORY or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
@@ -187,30 +185,27 @@ def computed_from(u: UOp) -> Sequence[UOp]:
 def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow: Collection[DType]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in computed_from(u))
   cost = costs(nodes, before, readers, bits)
-  uses: dict[UOp, set[Use]] = {}
+  uses = defaultdict[UOp, set[Use]](set)
   chains: dict[tuple[object, ...], int] = {}
   loops = [0]  # by chain: iterations of the last reduction that it goes through
   stored, first = set(apart), dict[UOp, UOp]()
-
-  def use(u: UOp, found: set[Use]) -> None:
-    uses.setdefault(u, set()).update(found)
 
   for u in reversed(nodes):
     op = u.op
     if op is Ops.SINK or op in LEAVES or op is Ops.AFTER:  # of an AFTER the effects are kernels of their own
       continue
     if op is Ops.ASSIGN:
-      use(u.src[1], {(u, 0, 0)})
+      uses[u.src[1]].add((u, 0, 0))
       continue
     if op is Ops.CONTIGUOUS or op is Ops.COLLECTIVE or op is Ops.CALL:  # unless it `joins_its_reader`
-      if u in stored or not joins_its_reader(u, uses.get(u, set())):
+      if not joins_its_reader(u, uses[u]):
         stored.add(u)
       if op is Ops.CONTIGUOUS:
-        use(u.src[0], {(u, 0, 0)})
+        uses[u.src[0]].add((u, 0, 0))
       else:
         stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if peel(beneath(s, TRANSPARENT)).op not in MEMORY}
       continue
-    here = uses.get(u, set())
+    here = uses[u]
     may_store = u not in stored and op not in MOVES
     if may_store and (is_second(u, here, first) or _wants_buffer(u, here, cost, readers, narrow)):
       stored.add(kept := narrowest(u))
@@ -230,7 +225,7 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
       stored.update(x for x in read if x.op not in LEAVES and x.op is not Ops.AFTER)
       continue
     for n, s in enumerate(computed_from(u)):
-      use(s, _below(u, n, here, chains, loops))
+      uses[s] |= _below(u, n, here, chains, loops)
   return stored
 
 

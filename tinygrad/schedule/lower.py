@@ -6,7 +6,7 @@ become selects whose loads carry the condition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Sharding
@@ -37,6 +37,7 @@ from tinygrad.uop.node import sint_to_uop as number
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
+Step = Generator[Key, UOp, UOp]  # what a value is made of: it asks for others by their keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,57 +70,60 @@ class Pull:
 
   def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
     """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""
-    stack: list[Key] = [(u, idx, valid)]
+    stack: list[tuple[Key, Step]] = [((u, idx, valid), self.step(u, idx, valid))]
+    found: UOp | None = None  # what the step on top has asked for
     while stack:
-      key = stack[-1]
-      if key in self.memo:
+      key, step = stack[-1]
+      try:
+        need = next(step) if found is None else step.send(found)
+      except StopIteration as end:
+        found = self.memo[key] = end.value
         stack.pop()
-        continue
-      needs, build = self.step(*key)
-      if missing := [k for k in needs if k not in self.memo]:
-        stack += reversed(missing)
-        continue
-      self.memo[key] = build(*(self.memo[k] for k in needs))
-      stack.pop()
+      else:
+        if (found := self.memo.get(need)) is None:
+          stack.append((need, self.step(*need)))
     return self.memo[u, idx, valid]
 
-  def step(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
-    """What is needed for `u[idx]` and how it is built from that."""
+  def step(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
+    """`u[idx]`, of the values that it asks for."""
+    op = u.op
     if u in self.homes and u is not self.root:
       home = self.homes[u]
-      return [], lambda: self.load(u.dtype, home, idx, valid)
-    op = u.op
+      return _load(self.param(home.slot, u.dtype, home.size), home.place(idx), valid)
     if op in GroupOp.Elementwise:
-      return [(s, idx if s.shape else (), valid) for s in u.src], lambda *xs: UOp.new(op, u.dtype, xs, u.arg)
+      xs = []
+      for s in u.src:
+        xs.append((yield s, idx if s.shape else (), valid))
+      return UOp.new(op, u.dtype, tuple(xs), u.arg)
     if op in TRANSPARENT:
-      return [(u.src[0], idx, valid)], lambda x: x
+      return (yield u.src[0], idx, valid)
     if (index_map := CARDS[op].index_map) is not None:
-      return self.step_movement(u, index_map(u, idx), valid)
+      return (yield from self.step_movement(u, index_map(u, idx), valid))
     if op in STEPS:
-      return STEPS[op](self, u, idx, valid)
+      return (yield from STEPS[op](self, u, idx, valid))
     match op:
       case Ops.CONST | Ops.VARIABLE:
-        return [], lambda: u
+        return u
       case Ops.IOTA:
-        return [], lambda: converted(idx[0], u.dtype)
+        return converted(idx[0], u.dtype)
       case Ops.HOLE:
-        return [], lambda: self.load_hole(u, idx, valid)
+        return self.load_hole(u, idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
-  def step_movement(self, u: UOp, at: Element, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_movement(self, u: UOp, at: Element, valid: UOp | None) -> Step:
     """The source's value where there is one, else the fill; a select, so that what is not there is never read."""
     inner, gate, fill = at
     if gate is None:
-      return [(u.src[0], inner, valid)], lambda x: x
+      return (yield u.src[0], inner, valid)
     other = UOp.const(u.dtype, fill)
     if is_false(gate) or 0 in layout(u.src[0].shape):
-      return [], lambda: other
+      return other
     condition = both(valid, gate)
-    return [(u.src[0], inner, condition)], lambda x: _select(gate, x, other, condition)
+    return _select(gate, (yield u.src[0], inner, condition), other, condition)
 
-  def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     axis: int = u.arg
-    needs, gates = list[Key](), list[UOp]()
+    parts = list[tuple[UOp, UOp]]()  # below which index, what
     start: sint = 0
     for s in u.src:
       end = below(idx[axis], start + s.shape[axis])
@@ -127,58 +131,45 @@ class Pull:
       if not is_false(gate):
         inner = number(0) if is_int(s.shape[axis], 1) else simplify(idx[axis] - start)
         at = (*idx[:axis], inner, *idx[axis + 1 :])
-        needs.append((s, at, both(valid, None if is_true(gate) else gate)))
-        gates.append(end)
+        parts.append((end, (yield s, at, both(valid, None if is_true(gate) else gate))))
       start = start + s.shape[axis]
+    result = parts[-1][1]
+    for end, x in reversed(parts[:-1]):
+      result = choice(end, x, result)
+    return result
 
-    def build(*xs: UOp) -> UOp:
-      result = xs[-1]
-      for gate, x in zip(reversed(gates[:-1]), reversed(xs[:-1])):
-        result = choice(gate, x, result)
-      return result
-
-    return needs, build
-
-  def step_gather(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_gather(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     """The row is loaded first: it is part of the index into the table. Outside of the table the value is 0."""
     table, rows = u.src
     rank, batch = len(rows.shape), u.arg
-    first: Key = (rows, idx[:rank], valid)
-    if first not in self.memo:
-      return [first], lambda x: x
-    row = converted(self.memo[first], dtypes.index)
+    row = converted((yield rows, idx[:rank], valid), dtypes.index)
     gate = conjunction(at_least(row, 0), below(row, table.shape[batch]))
-    condition = both(valid, None if is_true(gate) else gate)
-    other = UOp.const(u.dtype, 0)
-    needs: list[Key] = [first, (table, (*idx[:batch], row, *idx[rank:]), condition)]
-    return needs, lambda _, x: x if is_true(gate) else _select(gate, x, other, condition)
+    inside = None if is_true(gate) else gate
+    condition = both(valid, inside)
+    x = yield table, (*idx[:batch], row, *idx[rank:]), condition
+    return x if inside is None else _select(gate, x, UOp.const(u.dtype, 0), condition)
 
-  def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     (op, axes), x = u.arg, u.src[0]
     if any(upper(x.shape[a]) == 0 for a in axes):
-      return [], lambda: UOp.const(u.dtype, identity_element(op, u.dtype))
+      return UOp.const(u.dtype, identity_element(op, u.dtype))
     loops = self.reduce_ranges(tuple(x.shape[a] for a in axes), tuple(i for k, i in enumerate(idx) if k not in axes))
     at = list(idx)
     for a, r in zip(axes, loops):
       at[a] = r
-    ranges = tuple(r for r in loops if r.op is Ops.RANGE)
-    return [(x, tuple(at), valid)], lambda v: UOp.new(Ops.FOLD, u.dtype, (v, *ranges), op) if ranges else v
+    return fold_over(op, (yield x, tuple(at), valid), loops)
 
-  def step_scatter(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_scatter(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     """A reduction over all updates, of which a row gets those whose index it is: codegen takes a step for each, or has
     each row look at all."""
     (op, _, batch), (index, updates) = u.arg, u.src
     if any(upper(m) == 0 for m in index.shape[batch:]):
-      return [], lambda: UOp.const(u.dtype, nothing(op, u.dtype))
+      return UOp.const(u.dtype, nothing(op, u.dtype))
     loops = self.reduce_ranges(index.shape[batch:], idx)
-    at, place = (*idx[:batch], *loops), idx[batch]
-    ranges = tuple(r for r in loops if r.op is Ops.RANGE)
-
-    def build(row: UOp, x: UOp) -> UOp:
-      x = UOp.new(Ops.ONE_HOT, u.dtype, (converted(row, dtypes.index), place, x), op)
-      return UOp.new(Ops.FOLD, u.dtype, (x, *ranges), op) if ranges else x
-
-    return [(index, at, valid), (updates, (*at, *idx[batch + 1 :]), valid)], build
+    at = (*idx[:batch], *loops)
+    row = converted((yield index, at, valid), dtypes.index)
+    x = yield updates, (*at, *idx[batch + 1 :]), valid
+    return fold_over(op, UOp.new(Ops.ONE_HOT, u.dtype, (row, idx[batch], x), op), loops)
 
   def reduce_ranges(self, lengths: tuple[sint, ...], outer: Index) -> tuple[UOp, ...]:
     """The loops of a reduction; those side by side share them."""
@@ -186,16 +177,13 @@ class Pull:
       loops = self.ranges[lengths, outer] = tuple(self.new_range(n, AxisKind.REDUCE) for n in lengths)
     return loops
 
-  def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
-    return _load(self.param(home.slot, dtype, home.size), home.place(idx), valid)
-
-  def step_collective(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+  def step_collective(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     """The local element `idx` of the result: its global index, through the template, whose HOLEs then tell of which
     collective they are."""
     c = u.arg
     assert isinstance(c.result, Sharding)
     template = rebuild(c.template, lambda x, src: on_sources(x, (u,) if x.op is Ops.HOLE else src))
-    return [(template, global_index(c.result, c.template.shape, idx), valid)], lambda x: x
+    return (yield template, global_index(c.result, c.template.shape, idx), valid)
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
@@ -210,7 +198,11 @@ class Pull:
     place = replace(home, shape=layout(at.sizes)).place(at.inner)
     x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), place, valid)
     for op, loops in at.folds.items():
-      x = _fold_wide(op, x, loops)
+      # a sum over devices is carried in float32: range and precision of halves do not depend on how many there are
+      value = converted(x, dtypes.float32) if op is Ops.ADD and x.dtype in HALVES else x
+      for r in loops:
+        value = UOp.new(Ops.FOLD, value.dtype, (value, r), op)
+      x = converted(value, x.dtype)
     return x
 
 
@@ -218,14 +210,10 @@ STEPS = {Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.
 STEPS |= {Ops.SCATTER: Pull.step_scatter, Ops.COLLECTIVE: Pull.step_collective}
 
 
-def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
-  """The reduction over each of the ranges, the first innermost. A sum over devices in half precision is carried in
-  float32: its range and precision do not depend on the number of devices."""
-  half = op is Ops.ADD and x.dtype in HALVES
-  value = converted(x, dtypes.float32) if half else x
-  for r in ranges:
-    value = UOp.new(Ops.FOLD, value.dtype, (value, r), op)
-  return converted(value, x.dtype)
+def fold_over(op: Ops, x: UOp, loops: tuple[UOp, ...]) -> UOp:
+  """The reduction over those of the loops that have several steps."""
+  ranges = tuple(r for r in loops if r.op is Ops.RANGE)
+  return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op) if ranges else x
 
 
 def choice(gate: UOp, x: UOp, y: UOp) -> UOp:

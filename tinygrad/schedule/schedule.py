@@ -43,9 +43,11 @@ def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET, 
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
   same rows as one, as far as the target's cache goes. `arrange`: what gives them their last order, and memory. Raises
   ScheduleError if no order of the effects exists."""
-  builder = _Builder(written_apart(rewrite(nearest_first(sink), STEPS)), rows, target)
-  while (schedule := builder.build(arrange)) is None:
-    builder = _Builder(builder.sets.with_own(builder.shared) if builder.shared else builder.with_copies(), rows, target)
+  sink, schedule = written_apart(rewrite(nearest_first(sink), STEPS)), None
+  while schedule is None:
+    builder = _Builder(sink, rows, target)
+    if (schedule := builder.build(arrange)) is None:
+      sink = builder.sets.with_own(builder.shared) if builder.shared else builder.with_copies()
   return schedule
 
 
@@ -202,8 +204,7 @@ class _Builder:
 
   def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
-    seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
-    step.moves += [value.arg] if value.op is Ops.COLLECTIVE and isinstance(target, Home) else []
+    seen, stack = set[UOp](), [value]
     if not isinstance(target, Home):
       view = target
       while view.op not in fuse.MEMORY and view.op is not Ops.AFTER:

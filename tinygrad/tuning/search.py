@@ -62,10 +62,10 @@ class Nest:
 
   def __init__(self, nest: NestSchedule) -> None:
     self.nest, self.target, self.plan = nest, nest.room.target, plan_nest(nest)
-    self.a, self.main = nest.analyse(), nest.main
+    self.stages, self.operands, self.may_block = Stages(nest), list[UOp](), False
+    self.a, self.main = self.stages.a, nest.main
     self.over = () if self.main is None else self.main.over
     self.sizes = (*map(size, self.a.parallel), -len(self.over))
-    self.stages, self.operands, self.may_block = Stages(self.a, self.target, nest.taken), list[UOp](), False
     if self.main is not None and self.stages.at_top(self.main):
       self.operands = [x for x in operands_of(self.a, self.main) if self.stages.packable(self.main, x)]
       self.may_block = not nest.blocked and sums_fit(self.main, self.stages)
@@ -96,7 +96,7 @@ class Nest:
     def want() -> Changes:
       return {what: changes.get(what, now) for what, (now, _) in self.settings().items()}
 
-    ranges, most, new = self.a.parallel, max(self.target.vector_bytes // self.a.itemsize, 1), want()
+    ranges, most, new = self.a.parallel, self.stages.most, want()
     v = [*ranges, None][new["vector"]]
     tiles = {r: Tile(new[f"copies{i}"], lanes_for(r, most) if r is v else 1) for i, r in enumerate(ranges)}
     tiles |= {r: t for r, t in self.plan.tiles.items() if r in self.over}

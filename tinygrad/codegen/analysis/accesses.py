@@ -12,7 +12,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, Ops, UOp
-from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.affine import Affine, affine, row_major
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
@@ -82,6 +82,11 @@ class Item:
 def size(r: UOp) -> int:
   """The (greatest) number of iterations."""
   return int(r.src[0].vmax)
+
+
+def iteration_of(loops: Sequence[UOp]) -> Affine:
+  """Which iteration of these loops, the outermost first, it is."""
+  return affine(row_major((r, size(r)) for r in loops), {})
 
 
 def static(r: UOp) -> bool:

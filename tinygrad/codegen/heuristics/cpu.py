@@ -179,12 +179,11 @@ def unroll(nest: NestSchedule, name: str, chained: bool = False) -> None:
 
 def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
-  a, target, main = nest.analyse(), nest.room.target, nest.main
-  most = max(target.vector_bytes // a.itemsize, 1)
-  stages = Stages(a, target, nest.taken)
+  stages = Stages(nest)
+  a, target, main, most = stages.a, stages.target, nest.main, stages.most
 
   def total(v: UOp | None) -> float:
-    return sum(i.work * stages.discount(i, v, most) for i in a.items)
+    return sum(i.work * stages.discount(i, v) for i in a.items)
 
   # a range whose copies make divisions affine is better unrolled than divided lane by lane
   lanes = [r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
@@ -204,8 +203,7 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
 
 def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) -> NestPlan:
   """The plan that follows from the vector's loop and the tiles."""
-  a, main = stages.a, nest.main
-  most = max(stages.target.vector_bytes // a.itemsize, 1)
+  a, main, most = stages.a, nest.main, stages.most
   folds, lanes = dict[Ranges, tuple[Ranges, Tile]](), [v]
   for i in sorted((i for i in a.items[::-1] if i.fold is not None), key=lambda i: v in i.ranges):
     along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
@@ -372,10 +370,11 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None) -> tuple[UOp, ...]
 
 
 class Stages:
-  """Which operands are worth copying into scratch memory, packed in the order in which they are read."""
+  """Which operands of a nest are worth copying into scratch memory, packed in the order in which they are read."""
 
-  def __init__(self, a: Analysis, target: Target, taken: int) -> None:
-    self.a, self.target, self.taken = a, target, taken
+  def __init__(self, nest: NestSchedule) -> None:
+    self.a, self.target, self.taken = nest.analyse(), nest.room.target, nest.taken
+    self.most = max(self.target.vector_bytes // self.a.itemsize, 1)  # lanes of a vector
 
   def at_top(self, item: Item) -> bool:
     """Its operands are known within the parallel loops: no range of another reduction is among its own."""
@@ -386,11 +385,11 @@ class Stages:
     d = self.a.deps[operand]
     return d >= set(item.over) and all(map(static, d)) and operand not in self.a.reducing
 
-  def discount(self, item: Item, v: UOp | None, most: int) -> float:
+  def discount(self, item: Item, v: UOp | None) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
     if item.fold is None or v is None or v not in item.ranges:
-      return item_cost(item, v, most)
-    lanes = lanes_for(v, most)
+      return item_cost(item, v, self.most)
+    lanes = lanes_for(v, self.most)
     used = lanes * efficiency(size(v), lanes)
     cost = OPERATION * item.operations
     staged: set[UOp] = set()  # and what is below: what several operands read counts once
@@ -413,7 +412,7 @@ class Stages:
   def choose(self, item: Item, order: Ranges, tiles: Tiles, v: UOp | None) -> tuple[StagedOperand, ...]:
     """The operands that are read across a line at every step of the innermost reduction, or computed, and read
     often, as far as there is room."""
-    if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
+    if item.fold is None or item.work < STAGE_WORK:
       return ()
 
     def reuse(d: frozenset[UOp]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Version, gated
 from tinygrad.codegen.primitives.split import within_bounds
@@ -13,21 +13,19 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import digit
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.affine import Affine, index
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   """Parallel loops as one of the grid's, or several together: each is a digit of the number, the last the lowest.
   Threads run in any order, and so do iterations of parallel loops; those beyond a loop's end do nothing."""
-  sizes, stride, flat = [max(size(r), 1) for r in loops], 1, Affine(0)
-  for number in numbers:
-    stride, flat = stride * int(number.src[0].arg), flat.scaled(int(number.src[0].arg)).plus(Affine(0, {number: 1}))
+  sizes, stride, number = [max(size(r), 1) for r in loops], int(prod(map(size, numbers))), iteration_of(numbers).uop()
   if int(prod(sizes)) != stride:
     raise IllegalStep(f"loops of {' times '.join(map(str, sizes))} iterations, for {stride} threads", "split them")
   versions = {}
   for r, n in zip(loops, sizes):
     stride //= n
-    here = digit(flat.uop(), stride, n)
+    here = digit(number, stride, n)
     if r.src[0].op is Ops.CONST:
       versions[r] = [Version(here, numbers)]
     else:
@@ -41,8 +39,7 @@ def among_lanes(loops: Sequence[UOp], *lanes: UOp) -> dict[UOp, list[Version]]:
   cluster: as many, and in each another."""
   if wrong := [r for r in loops if size(r) != prod(map(size, lanes))]:
     raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
-  number = affine(row_major((r, size(r)) for r in lanes), {}).uop()
-  return {r: [Version(number, lanes)] for r in loops}
+  return {r: [Version(iteration_of(lanes).uop(), lanes)] for r in loops}
 
 
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:

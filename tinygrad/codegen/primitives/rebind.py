@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
@@ -133,7 +133,7 @@ class Rebinding:
     for now, loops, gate in self.combinations(u.src[1:], known):
       value = self.image(u.src[0], restricted(now, u.src[0].loops))
       if gate is not None:
-        value = UOp.new(Ops.WHERE, u.dtype, (gate, value, UOp.const(u.dtype, identity_element(u.arg, u.dtype))))
+        value = UOp.new(Ops.WHERE, u.dtype, (gate, value, neutral(u)))
       parts.append(UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg) if loops else value)
     out = parts[0]
     for x in parts[1:]:

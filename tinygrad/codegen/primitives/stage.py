@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.products import carries_rest, fast_two_sum
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -64,7 +64,7 @@ class Panel:
   @property
   def place(self) -> UOp:
     outer, inner, row = self.rows
-    at, within = (affine(row_major((r, size(r)) for r in rs), {}) for rs in (outer, inner))
+    at, within = iteration_of(outer), iteration_of(inner)
     if self.tile:
       return affine(swizzled(at.uop(), within.uop(), int(prod(map(size, outer)))), {}).uop()
     return at.scaled(row).plus(within).uop()
@@ -96,8 +96,8 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     there, value = (substitute_free(x, own) for x in (where, p.operand))
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
     memories.append(where)
+  ahead = max(min(p.stages - p.reading if len(p.around) == 1 else 0 for p in panels), 0)
   for p, where in zip(panels, memories):
-    ahead = max(min(p.stages - p.reading if len(p.around) == 1 else 0 for p in panels), 0)
     filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
   return rebuild(kernel, on_sources, made)
@@ -120,7 +120,7 @@ def accumulate(
   """The reduction `f` in blocks of `length` iterations of its loop r, which is taken out of all that f depends on: in
   it a block adds to what there is in memory. `scheduled`: how it is begun, what a block adds, and the rest."""
   dtype, careful = f.dtype, carries_rest(f)
-  place = row_major((x, size(x)) for x in totals.dims)
+  place = iteration_of(totals.dims).uop()
   zero = UOp.const(dtype, 0)
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
@@ -133,7 +133,7 @@ def accumulate(
     return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
 
   own = own_loops(totals.dims, ids)
-  effects = [*scheduled[0](stores([UOp.const(dtype, identity_element(f.arg, dtype)), zero][: 1 + careful], own))]
+  effects = [*scheduled[0](stores([neutral(f), zero][: 1 + careful], own))]
   whole, rest = divmod(size(r), length)
   for count, base, n, how in ((whole, 0, length, scheduled[1]), (1, whole * length, rest, scheduled[2])):
     if n == 0 or count == 0:

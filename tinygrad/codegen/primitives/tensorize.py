@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tinygrad.codegen.analysis.accesses import iteration_of
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.numerics.fragments import elements_of_lane, lies_as, narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -35,9 +36,7 @@ def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds
     raise IllegalStep(f"loop {r.arg[0]} has not the {x} iterations of core {core}", f"split it by {x}")
   lane = ids.loop(index(core.lanes), AxisKind.LOOP)
   row, column, registers = elements_of_lane(core.d, lane, ids)
-  element, made = Affine(0), dict[UOp, UOp]()
-  for r in registers:
-    element = element.scaled(int(r.src[0].arg)).plus(Affine(0, {r: 1}))
+  element, made = iteration_of(registers).uop(), dict[UOp, UOp]()
   for f in (u for u in kernel.toposort() if u.op is Ops.FOLD and k in u.src[1:]):
     if (found := operands(f, core, m, n)) is None:
       rule = f"core {core} sums products of {core.operand.name}s in float32, one of each row and one of each column"
@@ -47,7 +46,7 @@ def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds
         raise IllegalStep(f"core {core} reads its operands in a group's memory", "stage both as its tiles first")
     (i, j, of_a), (p, q, of_b) = elements_of_lane(core.a, lane, ids), elements_of_lane(core.b, lane, ids)
     a, b = substitute_free(found[0], {m: i, k: j}), substitute_free(found[1], {k: p, n: q})
-    value = UOp.new(Ops.MMA, f.dtype, (a, b, lane, element.uop(), *of_a, *of_b), core)
+    value = UOp.new(Ops.MMA, f.dtype, (a, b, lane, element, *of_a, *of_b), core)
     over = tuple(r for r in f.src[1:] if r is not k) or (ids.loop(index(1), AxisKind.REDUCE),)
     made[f] = f.replace(src=(value, *over))
   if not made:
