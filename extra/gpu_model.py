@@ -362,6 +362,8 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
   yield "log softmax of long rows", lambda: rows().log_softmax()
   yield "layernorm of long rows", lambda: rows().layernorm()
   yield "argmax of long rows", lambda: rows().argmax(1)
+  yield "std of long rows", lambda: rows().std(1)
+  yield "softmax of 129 rows", lambda: empty(129, 1 << 17).softmax()
   yield "softmax of 100004", lambda: empty(2048, 100004).softmax()
   for kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)

@@ -215,6 +215,16 @@ def test_clusters_read_long_rows_once(name):
   assert shares["sm_80"] < 0.67 and 0.8 < shares["sm_90a"] < 0.99
 
 
+@needs_nvdisasm
+def test_few_long_rows_have_a_cluster_each():
+  """As many groups as keep memory busy, where a group each would be one on a multiprocessor; not without clusters."""
+  numbers = {}
+  for arch in ("sm_80", "sm_90a"):
+    with gpu_model.as_null(gpu_model.GPUS[arch]):
+      numbers[arch] = len(found := gpu_model.kernels_of(dict(gpu_model.workloads())["softmax of 129 rows"]))
+  assert numbers == {"sm_80": 3, "sm_90a": 1} and gpu_model.judge("softmax", found[0], "sm_90a").share > 0.9
+
+
 # of heads 256 wide the two that keep two operands and a sum of 64 x 256 in the registers of four warps
 SERIAL = {("trained 4096x256", 1): "C7512", ("trained 4096x256", 2): "C7512"}
 ON_WGMMA = [

@@ -24,7 +24,7 @@ from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics import streaming
 from tinygrad.renderer import mma
 from tinygrad.runtime import cuda, queues
-from tinygrad.schedule import tile_and_fuse
+from tinygrad.schedule import row_groups, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops
 
 if not cuda_emulator.has_compiler():
@@ -882,11 +882,25 @@ def test_a_row_of_more_than_a_cluster_holds_is_one_group_s(short, lazy):
   assert set(clusters(short)) == {1} and lazy.faults == []
 
 
+@pytest.mark.parametrize(("columns", "numbers"), [(4096, {8}), (2049, {8}), (1100, {4}), (4100, {1})])
+def test_few_rows_have_a_cluster_each(short, lazy, columns, numbers, monkeypatch):
+  """Rows of which a group each would leave most of a device idle are one kernel, where clusters hold them; else each of
+  its reductions is one. (Mutant: no clusters in `has_few_rows`, three kernels.)"""
+  monkeypatch.setattr(row_groups, "ROW_WORK", 1)
+  monkeypatch.setattr(Device["EMULATED"], "target", replace(Device["EMULATED"].target, units=2))
+  x = normal(0, 20, columns)
+  want = np.exp(x.astype(np.float64))
+  given = Tensor(x, device="EMULATED").realize()
+  np.testing.assert_allclose(given.softmax().numpy(), want / want.sum(1, keepdims=True), rtol=1e-5)
+  assert {*clusters(short)} == numbers and (len(short) == 1) == (numbers != {1}) and lazy.faults == []
+
+
 ALL_MEET = re.escape(mma.TOGETHER)
 BESIDE = {  # what is changed in the code of a cluster, the how manieth of it, what it becomes, and what is then told
   "read before it is written": (ALL_MEET, 0, "", "without a barrier of the cluster after"),
   "read after a barrier of the group": (ALL_MEET, 0, "__syncthreads();", "without a barrier of the cluster after"),
-  "written while it is read": (ALL_MEET, 1, "__syncthreads();", "written while another group"),
+  "read after another one": (ALL_MEET, 1, "__syncthreads();", "without a barrier of the cluster after"),
+  "written while it is read": (r"scratch \+ 512\b", 0, "scratch + 1024", "written while another group"),
   "gone when it is read": (ALL_MEET, -1, "", "has ended|ends while another"),
   "a group that is not there": (r"of_group\((\w+), 2\)", 0, r"of_group(\1, 4)", "has no such group"),
   "one that does not come": (ALL_MEET, -1, r"if (blockIdx.y) { \g<0> }", "not every group comes|ends while another"),

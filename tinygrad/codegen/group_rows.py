@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import folds_of, size
 from tinygrad.codegen.heuristics.cores import on_core
-from tinygrad.codegen.heuristics.gpu import power_of_two
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
 from tinygrad.codegen.primitives.split import at, split_loop
@@ -20,7 +19,7 @@ from tinygrad.codegen.row_blocks import bytes_of_row, indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.helpers import NOOPT, power_of_two, prod, round_up
 from tinygrad.numerics.idle_blocks import blocks_of_rows
 from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp

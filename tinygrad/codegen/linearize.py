@@ -38,6 +38,7 @@ SUM_BLOCK, PRODUCTS_BLOCK = 48, 384
 Pending = tuple[UOp, tuple[UOp, ...]]  # a store, and its loops that are not open yet
 Result = tuple[UOp, list[Key], UOp]  # a FOLD, what its result is known as, and that
 Totals = dict[UOp, UOp]  # accumulator -> the one that takes its blocks
+AT_ONCE = 4  # reductions of which groups of a cluster tell one another
 THREADS = AxisKind.GLOBAL, AxisKind.CLUSTER, AxisKind.LOCAL
 COPIES = AxisKind.UPCAST, AxisKind.CHAIN
 Element = tuple[Env, Env]  # of a tile: of what is around a reduction, and of what is unrolled of itself
@@ -97,6 +98,8 @@ class Linearizer:
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
+    # of groups that have told one another something: in which part of memory, and where they meet when all have read it
+    self.turn, self.met = 1, (v.stack[0], 0)
     self.fresh = set[UOp]()  # accumulators whose first term is all they have
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
@@ -383,19 +386,23 @@ class Linearizer:
     if beside == size(lane):
       return list(results)
     most = max((self.target.scratch - self.taken) // (8 * prod(counts.values())), 1)
+    most = min(most, AT_ONCE) if any(r.arg[1] is AxisKind.CLUSTER for r in v.iteration) else most
     parts = (results[i : i + most] for i in range(0, len(results), most))
     return [x for some in parts for x in self.in_memory(some, lane, beside, counts)]
 
   def in_memory(self, results: Sequence[Result], lane: UOp, beside: int, counts: dict[UOp, int]) -> Iterator[Result]:
     """The same, of warps of `beside` lanes, of lanes that lie apart, and of groups: each thread reads what those of its
-    number in the others have written, and no group goes on, or ends, before all have read."""
+    number in the others have written. Groups write to one part of memory and then to another: all have read what is
+    written over, and none ends before the others have read."""
     v, number, nbytes = self.values, Affine(0), 8 * int(prod(counts.values()))
     for r, n in counts.items():  # the number of the thread among those that have the same lane
       number = number if r is lane else number.scaled(n).plus(v.iteration[r])
     threads, groups = int(prod(n for r, n in counts.items() if r is not lane)), size(lane) * (lane not in counts)
     mine = number if groups else v.iteration[lane].scaled(threads).plus(number)
     apart = size(lane) if beside == 1 and not groups else 0
-    blocks = [(self.taken + nbytes * i, self.ids.next(), nbytes) for i in range(len(results))]
+    scope, self.turn = v.stack[-1], 3 - self.turn if groups else self.turn
+    taken = self.taken + self.turn * AT_ONCE * nbytes * (groups > 0)
+    blocks = [(taken + nbytes * i, self.ids.next(), nbytes) for i in range(len(results))]
     memory = [v.put(Ops.SCRATCH, f.dtype, (), arg) for (f, *_), arg in zip(results, blocks)]
 
     def at(m: UOp, place: Affine = mine, *mask: UOp) -> UOp:
@@ -404,7 +411,10 @@ class Linearizer:
     def total(f: UOp, places: Iterable[UOp]) -> UOp:
       return functools.reduce(lambda x, y: v.put(f.arg, f.dtype, (x, y)), [v.read(x) for x in places])
 
-    self.barrier()
+    if groups and scope is self.met[0]:
+      del scope.out[self.met[1]]
+    elif not groups:
+      self.barrier()
     for m, (_, _, value) in zip(memory, results):
       v.write(at(m), value)
     for half in (apart >> i for i in range(1, apart.bit_length())):
@@ -420,6 +430,7 @@ class Linearizer:
       warps = [number.plus(Affine(threads * w)) for w in range(0, size(lane), apart or beside)]
       yield f, keys, total(f, [at(x) for x in peers] or [at(m, x) for x in warps])
     if groups:
+      self.met = scope, len(scope.out)
       self.barrier("cluster")
 
   def reduction_loops(self, sums: Sums, loops: Sequence[UOp]) -> None:

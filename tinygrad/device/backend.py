@@ -46,6 +46,11 @@ class Target:
     return self.units << 10
 
   @property
+  def held(self) -> int:
+    """How many words of a row a group's threads keep in registers, beside what they compute with."""
+    return self.group * (2 * (self.vector_registers // 3))
+
+  @property
   def fuses(self) -> bool:
     """Whether kernels that share rows gain by being one."""
     return self.shares or self.threads

@@ -23,6 +23,16 @@ def round_up(num: int, amt: int) -> int:
   return -(-num // amt) * amt
 
 
+def efficiency(n: int, step: int) -> float:
+  """The used part of n iterations in steps of `step`."""
+  return n / (round_up(n, step)) if n else 1.0
+
+
+def power_of_two(n: int) -> int:
+  """The greatest that is at most `n`, at least 1."""
+  return 1 << max(n, 1).bit_length() - 1
+
+
 def dedup(x: Iterable[T]) -> list[T]:
   """Each element once, in the order of first appearance."""
   return list(dict.fromkeys(x))

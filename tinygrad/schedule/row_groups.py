@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
@@ -201,9 +201,9 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
       continue
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
-    out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
+    out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals, a.tiled or b.tiled)
     few = has_few_rows(out, target)  # that have to be cut in pieces
-    may = not a.tiled and not b.tiled and has_few_rows(a, target)
+    may = not out.tiled and has_few_rows(a, target)
     if may if few else target.threads or fits(out, target.cache):
       return replace(out, streams=a.streams or b.streams or streams or few)
   return side_by_side(a, b) if target.threads else None
@@ -222,9 +222,13 @@ def side_by_side(a: Group, b: Group) -> Group | None:
 
 
 def has_few_rows(group: Group, target: Target) -> bool:
-  """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel."""
-  rows = int(prod(map(loop_length, group.rows)))
-  return target.threads and rows * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
+  """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel. What does
+  not stream has a cluster a row, if its groups hold that in their registers."""
+  rows, loops = int(prod(map(loop_length, group.rows))), [s.src[2:] for s in group.stores]
+  loops += [u.src[1:] for u in UOp.sink(*group.stores).toposort() if group.tiled and u.op is Ops.FOLD]
+  words = max(prod(loop_length(r) for r in x if r not in group.rows) for x in loops)
+  groups = rows * (n if group.tiled and (n := ceildiv(words, target.held)) <= target.cluster else 1)
+  return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
 
 
 def fits(group: Group, cache: int) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
-from tinygrad.codegen.heuristics.cores import plan_product
+from tinygrad.codegen.heuristics.cores import plan_product, reductions
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
 from tinygrad.codegen.heuristics.gpu import (
   PLAIN,
@@ -25,7 +25,6 @@ from tinygrad.codegen.heuristics.gpu import (
   Stagings,
   grid_of,
   plan_grid,
-  reductions,
   schedule_gpu,
   staged,
 )

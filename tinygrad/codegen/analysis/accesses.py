@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.expressions import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import efficiency, prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
@@ -222,11 +222,6 @@ def lanes_for(r: UOp, most: int) -> int:
   """The vector length along r: the longest, or what covers the range."""
   n = size(r)
   return most if n >= most else 1 << max(n - 1, 0).bit_length()
-
-
-def efficiency(n: int, step: int) -> float:
-  """The used part of n iterations in steps of `step`."""
-  return n / (ceildiv(n, step) * step) if n else 1.0
 
 
 def lane_cost(item: Item, r: UOp | None, most: int) -> float:

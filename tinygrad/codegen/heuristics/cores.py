@@ -54,10 +54,14 @@ def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
 
 def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
   """The product that a nest's only reduction is, if there is a core for it and it is large enough: the cheapest."""
-  folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  folds = reductions(a)
   if len(folds) != 1 or set(folds[0].ranges) != {*nest.parallel, *folds[0].over}:
     return None
   return min(products(nest, a, folds[0]), key=lambda p: p.cost, default=None)
+
+
+def reductions(a: Analysis) -> list[Item]:
+  return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
 
 
 def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:

@@ -18,7 +18,6 @@ from tinygrad.codegen.analysis.accesses import (
   Access,
   Analysis,
   Item,
-  efficiency,
   is_inlined,
   item_cost,
   lane_cost,
@@ -31,7 +30,7 @@ from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE, Totals
 from tinygrad.device import Target
-from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.helpers import NOOPT, ceildiv, efficiency, prod, round_up
 from tinygrad.uop import Ops, UOp
 
 ACCUMULATORS = 8  # that hide the latency of an addition

@@ -12,24 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import (
-  MAX_ROWS,
-  Analysis,
-  Item,
-  efficiency,
-  is_inlined,
-  neighbours,
-  operands_of,
-  size,
-  static,
-)
+from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, size, static
 from tinygrad.codegen.expressions import VECTOR
-from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
+from tinygrad.codegen.heuristics.cores import plan_product, reductions, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
 from tinygrad.device import Target
-from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
 
 TOGETHER = 64  # iterations of a reduction from which several threads share it
@@ -85,15 +75,11 @@ class Grid:
   folds: Mapping[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
   stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
   beside: Counts = field(default_factory=dict)
+  wide: int = 1  # a group has so many times as many threads as others
 
   @property
   def threads(self) -> int:
     return int(prod(n for _, n in self.shared))
-
-
-def power_of_two(n: int) -> int:
-  """The greatest that is at most n."""
-  return 1 << max(n, 1).bit_length() - 1
 
 
 def schedule_gpu(nest: NestSchedule) -> None:
@@ -119,7 +105,7 @@ class Primitives:
   def make(self) -> None:
     nest, grid = self.nest, self.grid
     if not nest.grid:
-      most = nest.room.target.group // grid.threads
+      most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
     shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
     parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
@@ -248,18 +234,19 @@ def plan_grid(nest: NestSchedule) -> Grid:
 
 class KeptRow(NamedTuple):
   """Elements, in the loops `over`, that passes over a row all read, once if threads keep them in registers: `words` of
-  each. `beside`: how many lie side by side, and aligned."""
+  each. `beside`: how many lie side by side, and aligned. `wide`: words of a value, and times a group's threads."""
 
   over: tuple[UOp, ...]
   words: int
   beside: int
+  wide: int
 
   def lanes(self, least: int, target: Target) -> int:
     """How many threads have it: so many that it fits, if there are as many, in a group or all groups of a cluster."""
     words, few = size(self.over[0]) * self.words, target.vector_registers // 3
-    lanes = min(max(least, power_of_two(2 * ceildiv(words, few) - 1)), target.group)
+    lanes = min(max(least, power_of_two(2 * ceildiv(words, few) - 1)), target.group * self.wide)
     groups = power_of_two(2 * ceildiv(words, 2 * few * lanes) - 1)
-    return lanes * groups if groups <= target.cluster else lanes
+    return lanes * groups if groups <= target.cluster else min(lanes, target.group)
 
   def copies(self, lanes: int) -> tuple[int, int]:
     """(elements of each thread, of these side by side)"""
@@ -269,13 +256,16 @@ class KeptRow(NamedTuple):
 
 def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow | None:
   """What several reductions read along memory, or one and what is computed with it, one after the other."""
-  over, memory, beside = list[UOp](), list[UOp](), VECTOR
+  over, memory, beside, wide = list[UOp](), list[UOp](), VECTOR, 1
   for i in (*reductions(a), a.items[-1]):
     own = [r for r in i.ranges if r not in outer]
     if len(own) > 1 or not all(map(static, own)) or (i.fold is not None and i.over != (*own,)):
       return None
     values = [s.src[1] for s in nest.stores] if i.fold is None else i.fold.src[:1]
-    memory += {u.src[0].src[0] for x in values for u in a.loads(x) if not a.deps[u].isdisjoint(own)}
+    row = {u for x in values for u in a.loads(x) if not a.deps[u].isdisjoint(own)}
+    kept = (v for v in UOp.sink(*values).toposort() if v in row or (v.op is Ops.CAST and v.src[0] in row))
+    wide = max([wide, *(ceildiv(v.dtype.itemsize, 4) for v in kept)]) if nest.room.target.cluster > 1 else 1
+    memory += {u.src[0].src[0] for u in row}
     along = [x for x in i.accesses for r in own if x.strides.get(r, 0) != 0]
     if any(x.strides[own[0]] != 1 for x in along):
       return None
@@ -284,11 +274,7 @@ def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow |
     over += own
   words = sum(memory.count(m) > 1 for m in set(memory))
   alike = len({size(r) for r in over}) == 1 and nest.room.target.cooperates
-  return KeptRow((*over,), words, beside) if words and alike else None
-
-
-def reductions(a: Analysis) -> list[Item]:
-  return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  return KeptRow((*over,), words * wide, beside, wide) if words and alike else None
 
 
 def staged(nest: NestSchedule, items: list[Item], a: Analysis, threads: Counts, copies: Counts, room: int) -> Stagings:
@@ -316,8 +302,9 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   every = {r: copies.get(r, 1) for r in ranges}
   lanes_first = main is not None and lanes > 1 and reads_along(main)
   wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
-  grid = Grid(shared, every, lanes, lanes_first, (*sorted(rest, key=lambda r: r is last),), fold_plans, stagings, wide)
   row = kept_row(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
+  inner, times = (*sorted(rest, key=lambda r: r is last),), 1 if row is None else row.wide
+  grid = Grid(shared, every, lanes, lanes_first, inner, fold_plans, stagings, wide, times)
   mine, beside = row.copies(lanes) if row is not None else (0, 0)
   if row is None or 3 * mine * row.words > 2 * nest.room.target.vector_registers:
     return grid
