@@ -126,6 +126,32 @@ def test_the_gradient_is_that_of_the_whole(name, n):
   np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
+ALONG = {
+  "sort": (lambda x: x.sort(-1)[0], lambda a: np.sort(a, -1)),
+  "argsort": (lambda x: x.argsort(-1), lambda a: np.argsort(a, -1, "stable")),
+  "topk": (lambda x: x.topk(2, -1)[0], lambda a: -np.sort(-a, -1)[..., :2]),
+  "cumsum": (lambda x: x.cumsum(-1), lambda a: a.cumsum(-1)),
+  "argmax": (lambda x: x.argmax(-1), lambda a: a.argmax(-1)),
+  "flip": (lambda x: x.flip(-1), lambda a: a[..., ::-1]),
+}
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 4), (8, 2, 5)])
+@pytest.mark.parametrize("name", ALONG)
+def test_of_a_gradient_that_is_whole_where_it_is_computed_and_cut_where_it_is_shown(name, shape):
+  f, by_numpy = ALONG[name]
+  a, rows = integers(3, *shape), [5, 0, 5]
+  x = Tensor(a).shard(D4, len(shape) - 1).realize()
+  (g,) = x[Tensor(rows)].square().sum().gradient(x)
+  assert g.device == x.device
+  if len(shape) == 1:
+    assert g.uop.src[0].device == Sharding(D4)
+  want = np.zeros_like(a)
+  np.add.at(want, rows, 2 * a[rows])
+  with Context(INTERPRET=1):
+    np.testing.assert_array_equal(f(g).numpy(), by_numpy(want))
+
+
 @pytest.mark.parametrize("n", (8, 5, 3))
 @pytest.mark.parametrize("name", WRITES)
 def test_setitem_writes_into_the_shards(name, n):

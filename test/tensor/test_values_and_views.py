@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor, TinyJit, dtypes
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.mixin.base import Base
 from tinygrad.schedule import schedule
@@ -165,3 +165,45 @@ def test_a_view_is_written_to_in_memory_whoever_else_reads_it(name, fresh):
   fresh.setattr(schedule, "written_apart", lambda sink: sink)
   PROCESS.forget()
   assert not np.array_equal(written_while_others_wait(ours)[2], memory)
+
+
+REARRANGED = {
+  "flip": (lambda x: x.flip(0), lambda a: a[::-1]),
+  "flip of the last dim": (lambda x: x.flip(1), lambda a: a[:, ::-1]),
+  "T": (lambda x: x.T, lambda a: a.T),
+  "flip of T": (lambda x: x.T.flip(0), lambda a: a.T[::-1]),
+}
+
+
+@pytest.mark.parametrize("axis", ["one device", None, 0, 1])
+@pytest.mark.parametrize("name", REARRANGED)
+def test_a_tensor_is_written_to_a_view_of_itself(name, axis):
+  """Every element is read before it is overwritten, also where the value is the memory itself and nothing is computed;
+  what else reads the old content has it."""
+  view, by_numpy = REARRANGED[name]
+
+  a = np.arange(16, dtype=np.float32).reshape(4, 4)
+  x = Tensor(a) if axis == "one device" else Tensor(a).shard(("CPU:1", "CPU:2"), axis)
+  before = x.realize() * 1
+  view(x).assign(x)
+  x[0] += 5
+  view(x)[1:].assign(x[1:])
+  want = a.copy()
+  by_numpy(want)[:] = a
+  want[0] += 5
+  by_numpy(want)[1:] = want[1:].copy()
+  np.testing.assert_array_equal(x.numpy(), want)
+  np.testing.assert_array_equal(before.numpy(), a)
+
+
+def test_a_captured_step_writes_a_tensor_to_a_view_of_itself():
+  a = np.arange(16, dtype=np.float32).reshape(4, 4)
+  x = Tensor(a).realize()
+
+  @TinyJit
+  def turned():
+    x.T.assign(x).realize()
+    return (x * 2).realize()
+
+  for call in range(4):
+    np.testing.assert_array_equal(turned().numpy(), (a * 2).T if call % 2 == 0 else a * 2)

@@ -155,7 +155,9 @@ class Base:
     """The value at `where`, for an op that takes dims whole along which it is cut; so it is wherever it comes to be."""
     if self.uop.device == where:
       return self
-    return self._new(self.uop.copy_to_device(where).replace(arg=Move(where, True, whole=True)).named(where))
+    implied = self.uop.op is Ops.MOVE and not self.uop.arg.pinned
+    x = self.uop.src[0] if implied else self.uop  # which may be at `where`, and has to stay there
+    return self._new(UOp.new(Ops.MOVE, x.dtype, (x,), Move(where, True, whole=True)).stamp().named(where))
 
   @property
   def device(self) -> Placement:

@@ -98,6 +98,9 @@ def factors_reshape(u: UOp) -> Factors:
     i, j = i + 1, j + 1
     blocked.update(range(opaque, len(sizes)))
   real = tuple(n if not primes else _upper(n, upper) for n in sizes)
+  for dims in fa + fb:
+    if any(real[f] != sizes[f] for f in dims[1:]):  # its blocks are no blocks of what it is joined to
+      blocked.update(dims)
   return Factors((tuple(map(tuple, fa)),), tuple(map(tuple, fb)), real, frozenset(blocked))
 
 

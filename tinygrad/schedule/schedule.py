@@ -122,7 +122,7 @@ class _Builder:
         self.add_step(u)
     sizes = {slot: t.nbytes for slot, t in self.slots.temps.items()} if any(s.waits for s in self.steps) else {}
     order = Order(self.steps, self.made, sizes)
-    steps, self.copies = order.run(), order.copies
+    steps, self.copies = order.run(), self.copies | order.copies
     return None if self.copies else self.finish([step.item for step in steps if step.item is not None], arrange)
 
   def with_copies(self) -> UOp:
@@ -163,16 +163,17 @@ class _Builder:
         step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=after)
       else:
         kernel = self.kernel(value, target)
-        if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
-          # it would read elements of its target that it has written already: the value goes to a temporary first
+        clashes = not isinstance(target, Home) and overwrites_what_it_reads(kernel)
+        if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
+          self.copies.add((slot, self.versions.of(value)))  # it is the target's own content
+        elif clashes:  # it would read what it has written already: the value goes to a temporary first
           self.slots.homes[value] = Home(self.slots.new_temp(value), layout(value.shape))
           self.add_step(value)
           self.add_step(u)
           return
         devices = device_set(self.sets.where[value if isinstance(target, Home) else target])
         names, moves = tuple(v.arg[0] for v in kernel.ast.variables()), tuple(step.moves) if kernel.peers else ()
-        made = devices, names, kernel.peers, ops
-        step.item = ScheduleItem(kernel.ast, kernel.slots, *made, after=after, moves=moves)
+        step.item = ScheduleItem(kernel.ast, kernel.slots, devices, names, kernel.peers, ops, after=after, moves=moves)
     self.made[u] = len(self.steps)
     self.steps.append(step)
 

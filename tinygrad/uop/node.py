@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, SPEC, VIZ, exact, prod, user_frame
-from tinygrad.uop.dims import as_dims, is_int, sint, upper
+from tinygrad.uop.dims import as_dims, is_int, simplify_sint, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
 _table: dict[tuple[Any, ...], Ref] = {}
@@ -376,30 +376,22 @@ class UOp:
 
   def reshape(self, shape: Sequence[sint]) -> UOp:
     shape = as_dims(shape)
-    if shape == self.shape:
-      return self
-    return UOp.build(Ops.RESHAPE, self.dtype, (self,), shape)
+    return self if shape == self.shape else UOp.build(Ops.RESHAPE, self.dtype, (self,), shape)
 
   def permute(self, order: Sequence[int]) -> UOp:
     order = tuple(order)
-    if order == tuple(range(len(order))):
-      return self
-    return UOp.build(Ops.PERMUTE, self.dtype, (self,), order)
+    return self if order == tuple(range(len(order))) else UOp.build(Ops.PERMUTE, self.dtype, (self,), order)
 
   def expand(self, shape: Sequence[sint]) -> UOp:
     shape = as_dims(shape)
-    if shape == self.shape:
-      return self
-    return UOp.build(Ops.EXPAND, self.dtype, (self,), shape)
+    return self if shape == self.shape else UOp.build(Ops.EXPAND, self.dtype, (self,), shape)
 
   def pad(self, pairs: Sequence[tuple[sint, sint]], fill: ConstType = 0) -> UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
     if all(is_int(a, 0) and is_int(b, 0) for a, b in pairs):
       return self
     fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.partial)
-    if (
-      identity is not None and fill != identity
-    ):  # what is partial is padded with the identity, and the fill is made so
+    if identity is not None and fill != identity:  # what is partial is padded with the identity, and then filled
       inside = UOp.const(dtypes.bool, True).broadcast_to(self.shape).pad(pairs, False)
       return inside.where(self.pad(pairs, identity), fill)
     return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, fill))
@@ -423,8 +415,7 @@ class UOp:
     return UOp.build(Ops.WINDOW, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def spread(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
-    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists, else
-    0."""
+    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] or 0."""
     return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def gather(self, index: UOp, batch: int = 0) -> UOp:
@@ -620,9 +611,12 @@ def uops_in(arg: Any) -> Iterable[UOp]:
 
 
 def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
-  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A constant becomes an int."""
+  """`arg` with every UOp inside replaced by f of it, dims in normal form (a constant is an int, the operands of sums
+  and products are in the order of their keys); the same object if nothing changed."""
   if isinstance(arg, UOp):
     v = f(arg)
+    if isinstance(v, UOp) and v.dtype is dtypes.index:
+      return simplify_sint(v)
     return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v
   if type(arg) is tuple:
     mapped = tuple(map_arg(x, f) for x in arg)

@@ -227,13 +227,15 @@ def fold_mod(u: UOp) -> UOp:
 
 
 def fold_extremum(u: UOp) -> UOp:
-  """max(x, y) and min(x, y) where the bounds decide them."""
+  """max(x, y) and min(x, y) where the bounds decide them; max(g*x, g*y) -> max(x, y)*g."""
   larger, smaller = u.src
   difference = larger - smaller
   if difference.vmin < 0:
-    larger, smaller = smaller, larger
     if difference.vmax > 0:
-      return u
+      x, y = linear(larger), linear(smaller)
+      g = math.gcd(x.const, y.const, *x.terms.values(), *y.terms.values())
+      return u if g == 1 else normal(x.split(g)[0]).alu(u.op, normal(y.split(g)[0])) * g
+    larger, smaller = smaller, larger
   return larger if u.op is Ops.MAX else smaller
 
 

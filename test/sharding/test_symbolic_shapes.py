@@ -1,0 +1,75 @@
+"""Dims of a symbolic length that are cut, joined and split: what devices hold is what numpy makes of the value."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from tinygrad import Context, Mesh, P, Tensor, TinyJit, Variable
+from tinygrad.uop import symbolic
+
+SIZES = (8, 4, 6)
+BASE = np.random.default_rng(0).integers(-9, 9, SIZES).astype(np.float32)
+MESH = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("a", "b"))
+CUTS = [None, "a", "b", ("a", "b"), ("b", "a")]
+N, M = Variable("n", 1, 8), Variable("m", 2, 4)
+MAPS = {
+  "join 0 1": lambda y: y.reshape(y.shape[0] * y.shape[1], y.shape[2]),
+  "join 1 2": lambda y: y.reshape(y.shape[0], y.shape[1] * y.shape[2]),
+  "join all": lambda y: y.reshape(y.shape[0] * y.shape[1] * y.shape[2]),
+  "join 1 0": lambda y: y.permute(1, 0, 2).reshape(y.shape[1] * y.shape[0], y.shape[2]),
+  "join 2 0": lambda y: y.permute(2, 0, 1).reshape(6 * y.shape[0], y.shape[1]),
+  "join 2 1 0": lambda y: y.permute(2, 1, 0).reshape(6 * y.shape[1] * y.shape[0]),
+  "split 2": lambda y: y.reshape(*y.shape[:2], 2, 3),
+  "join and split": lambda y: y.reshape(y.shape[0] * y.shape[1] * 2, 3),
+  "there and back": lambda y: (y.reshape(y.shape[0] * y.shape[1], 6) * 2).reshape(*y.shape),
+}
+
+
+def cuts(rng):
+  while True:
+    spec = [rng.choice(CUTS) for _ in SIZES]
+    used = list(itertools.chain.from_iterable(spec_ for spec_ in spec if spec_))
+    if len(used) == len(set(used)):
+      return P(*spec)
+
+
+def told(y, longest):
+  """The sum of y, each element times its place in a value of the longest shape."""
+  places = Tensor.arange(int(np.prod(longest))).reshape(longest).cast("float32")
+  return (y * places.shrink([(0, n) for n in y.shape])).sum()
+
+
+def fails(seed):
+  rng = random.Random(seed)
+  name, spec, (i, j) = rng.choice(list(MAPS)), cuts(rng), rng.choice([(3, None), (8, None), (None, 3), (5, 2), (1, 4)])
+  x = Tensor(BASE).shard(MESH, spec)
+  want = MAPS[name](Tensor(BASE[:i, :j])).numpy()
+  longest = MAPS[name](Tensor(BASE)).shape
+  with Context(INTERPRET=1, SPEC=2, DEFER=seed % 2):
+    got = told(MAPS[name](x[: N.bind(i) if i else None, : M.bind(j) if j else None]), longest).item()
+  places = np.arange(int(np.prod(longest))).reshape(longest)[tuple(slice(n) for n in want.shape)]
+  return [] if got == (want * places).sum() else [f"{name} of [:{i}, :{j}] cut by {spec}: {got}"]
+
+
+@pytest.mark.parametrize("first", range(0, 160, 40))
+def test_joined_and_split_dims_of_a_symbolic_length(first):
+  assert sum((fails(seed) for seed in range(first, first + 40)), []) == []
+
+
+def test_a_captured_step_joins_a_cut_dim_of_a_symbolic_length():
+  @TinyJit
+  def flat_sum(x, n):
+    y = x[:n]
+    return told(y.reshape(y.shape[0] * 6), (48,)).realize()
+
+  rows = BASE[:, 0]
+  for i in (5, 3, 8, 1):
+    got = flat_sum(Tensor(rows).shard(MESH, P(("a", "b"))).realize(), N.bind(i)).item()
+    assert got == (rows[:i].reshape(-1) * np.arange(6 * i)).sum()
+
+
+def test_a_common_factor_comes_out_of_an_extremum():
+  n = symbolic.index(0) + N
+  assert (n * 6 - 24).maximum(0).simplified.minimum(24).simplified is ((n - 4).maximum(0).minimum(4) * 6).simplified
