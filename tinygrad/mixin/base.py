@@ -30,8 +30,8 @@ DTypeArg = DType | str | None
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def spelled(**names: str) -> Callable[[Method], Method]:
-  """Of a method: it also takes parameters by what PyTorch or NumPy call them, as `spelled(dim="axis")`.
+def also_named(**names: str) -> Callable[[Method], Method]:
+  """Of a method: it also takes parameters by what PyTorch or NumPy call them, as `also_named(dim="axis")`.
   TypeError for one that is given by both names."""
 
   def with_names(method: Method) -> Method:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.mixin.base import DTypeArg, Scalar, mismatch, sint, spelled
+from tinygrad.mixin.base import DTypeArg, Scalar, also_named, mismatch, sint
 from tinygrad.mixin.creation import Creation
 from tinygrad.mixin.math import in_float32
 from tinygrad.transforms.own_rules import custom_jvp
@@ -57,7 +57,7 @@ class Reduce(Creation):
     result = total(self._new(self.uop.cast(sum_acc_dtype(self.dtype) if dtype is None else to_dtype(dtype))))
     return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits.
     Shape: `(..) -> (..) without axis`.
@@ -70,7 +70,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.ADD, axis, keepdim), dtype)
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The product, in the types of `sum`.
     Shape: `(..) -> (..) without axis`.
@@ -81,7 +81,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
-  @spelled(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The greatest element; of none, the least value of the type.
     Shape: `(..) -> (..) without axis`.
@@ -94,7 +94,7 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MAX, axis, keepdim)
 
-  @spelled(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The least element; of none, the greatest value of the type.
     Shape: `(..) -> (..) without axis`.
@@ -105,7 +105,7 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MIN, axis, keepdim)
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether an element is not 0.
     Shape: `(..) -> (..) without axis`.
@@ -118,7 +118,7 @@ class Reduce(Creation):
     """
     return self.bool().max(axis, keepdim)
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether no element is 0.
     Shape: `(..) -> (..) without axis`.
@@ -146,7 +146,7 @@ class Reduce(Creation):
   def _count(self, axis: Axis) -> sint:
     return prod(self.shape[d] for d in self._dims(axis))
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The sum over the number of elements, as a float; nan of none.
     Shape: `(..) -> (..) without axis`.
@@ -162,7 +162,7 @@ class Reduce(Creation):
     n = self._count(axis)
     return (total.mul(1 / n) if isinstance(n, int) and n else total.div(n)).cast(dtype)
 
-  @spelled(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements.
     Shape: `(..) -> (..) without axis`.
@@ -180,7 +180,7 @@ class Reduce(Creation):
     return squares.div(rest).cast(least_upper_float(self.dtype))
 
   @in_float32
-  @spelled(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch.
     Shape: `(..) -> (..) without axis`.
@@ -192,7 +192,7 @@ class Reduce(Creation):
     v = self.var(axis, keepdim, correction)
     return v.eq(0).where(v.detach(), v.eq(0).where(1.0, v).sqrt())
 
-  @spelled(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`var`, `mean`) along `axis`.
     Shape: `(..) -> (..) without axis, (..) without axis`.
@@ -203,7 +203,7 @@ class Reduce(Creation):
     """
     return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
-  @spelled(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`std`, `mean`) along `axis`.
     Shape: `(..) -> (..) without axis, (..) without axis`.
@@ -235,7 +235,7 @@ class Reduce(Creation):
     x = self.cast(sum_acc_dtype(out))
     return x.sub(x.detach().max(axis, keepdim=True)), out
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(x) over its sum along `axis`.
     Shape: `(..) -> (..)`.
@@ -255,7 +255,7 @@ class Reduce(Creation):
     total = e.sum(-1, keepdim=True)
     return e.mul(total.eq(0).where(1.0, total).reciprocal())
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(-x) over its sum along `axis`.
     Shape: `(..) -> (..)`.
@@ -266,7 +266,7 @@ class Reduce(Creation):
     """
     return self.neg().softmax(axis, dtype)
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def log_softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """log of softmax.
     Shape: `(..) -> (..)`.
@@ -278,7 +278,7 @@ class Reduce(Creation):
     x, out = self._shifted(axis, dtype)
     return x.sub(x.exp().sum(axis, keepdim=True).log()).cast(out)
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """log of the sum of exp(x), without overflow.
     Shape: `(..) -> (..) without axis`.
@@ -295,7 +295,7 @@ class Reduce(Creation):
 
   # ---- searches
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
     Shape: `(..) -> (..) without axis`.
@@ -323,7 +323,7 @@ class Reduce(Creation):
     if any(is_int(self.shape[d], 0) for d in self._dims(axis)) and (axis is not None or is_int(self.numel(), 0)):
       mismatch(name, "there is no element to find", [self.uop], "check that the dim is not empty first")
 
-  @spelled(dim="axis", keepdims="keepdim")
+  @also_named(dim="axis", keepdims="keepdim")
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) least element, int32.
     Shape: `(..) -> (..) without axis`.
@@ -386,7 +386,7 @@ class Reduce(Creation):
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
     return self._cumulate(axis, lambda w: w._reduce(op, -1, False), lambda x, y: x.alu(op, y), identity)
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`.
     Shape: `(..) -> (..)`.
@@ -399,7 +399,7 @@ class Reduce(Creation):
       lambda x: summed(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
     )
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`.
     Shape: `(..) -> (..)`.
@@ -410,7 +410,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._running(axis, Ops.MUL, 1))
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
     gradient), int32.
@@ -428,7 +428,7 @@ class Reduce(Creation):
     dim = self._dim(axis)
     return values, hit.where(self.arange(self.shape[dim])._lined(dim, self.ndim), 0)._running(dim, Ops.MAX, 0)
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
     """The least element so far along `axis`, and where it stands (as in `cummax`), int32.
     Shape: `(..) -> (..), (..)`.
@@ -444,7 +444,7 @@ class Reduce(Creation):
     values, places = self.neg().cummax(axis)
     return values.neg(), places
 
-  @spelled(dim="axis")
+  @also_named(dim="axis")
   def logcumsumexp(self, axis: int = 0) -> Self:
     """log of the running sum of exp(x) along `axis`, without overflow.
     Shape: `(..) -> (..)`.
