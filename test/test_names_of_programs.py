@@ -1,5 +1,6 @@
 """What programs of the field import and call, beyond what is documented: it exists and does what its name says."""
 
+import inspect
 import pickle
 import re
 import subprocess
@@ -171,6 +172,69 @@ def test_a_tensor_of_pytorch_that_requires_a_gradient_is_taken_without_it():
   assert Tensor(x, dtype="float16").dtype is dtypes.float16
   with pytest.raises(TypeError, match="torch.complex64 has no counterpart here\n  fix: "):
     Tensor(torch.ones(2, dtype=torch.complex64))
+
+
+X = np.random.default_rng(0).normal(size=(3, 4))
+
+SPELLINGS = {  # as PyTorch's and NumPy's programs write it: what numpy gives
+  **{
+    f"x.{name}(dim=1, keepdim=True)": lambda x, name=name: getattr(np, name)(x, axis=1, keepdims=True)
+    for name in ("sum", "prod", "any", "all", "mean", "argmax", "argmin")
+  },
+  **{
+    f"x.{name}(axis=0, keepdims=True)": lambda x, name=name: getattr(np, name)(x, axis=0, keepdims=True)
+    for name in ("sum", "prod", "any", "all", "mean", "argmax", "argmin", "max", "min")
+  },
+  "x.var(dim=0, unbiased=False)": lambda x: x.var(0),
+  "x.std(dim=0, unbiased=True)": lambda x: x.std(0, ddof=1),
+  "x.std(axis=1, ddof=0, keepdims=True)": lambda x: x.std(1, keepdims=True),
+  "x.var_mean(dim=1)[0]": lambda x: x.var(1, ddof=1),
+  "x.std_mean(dim=1, correction=0)[0]": lambda x: x.std(1),
+  "x.softmax(dim=0)": lambda x: np.exp(x) / np.exp(x).sum(0),
+  "x.softmin(dim=0)": lambda x: np.exp(-x) / np.exp(-x).sum(0),
+  "x.log_softmax(dim=0)": lambda x: x - np.log(np.exp(x).sum(0)),
+  "x.logsumexp(dim=1)": lambda x: np.log(np.exp(x).sum(1)),
+  "x.cumsum(dim=1)": lambda x: x.cumsum(1),
+  "x.cumprod(dim=1)": lambda x: x.cumprod(1),
+  "x.cummax(dim=1)[0]": lambda x: np.maximum.accumulate(x, 1),
+  "x.cummin(dim=1)[0]": lambda x: np.minimum.accumulate(x, 1),
+  "x.logcumsumexp(dim=1)": lambda x: np.logaddexp.accumulate(x, 1),
+  "x.clamp(min=-0.1, max=0.2)": lambda x: x.clip(-0.1, 0.2),
+  "x.clip(max=0.2)": lambda x: np.minimum(x, 0.2),
+  "x.flip(dims=(0, 1))": lambda x: x[::-1, ::-1],
+  "x.permute(dims=(1, 0))": lambda x: x.T,
+  "x.split(split_size=3, dim=1)[1]": lambda x: x[:, 3:],
+  "x.unfold(dimension=1, size=3, step=1)": lambda x: np.lib.stride_tricks.sliding_window_view(x, 3, 1),
+  "x.cat(x, axis=1)": lambda x: np.concatenate([x, x], axis=1),
+  "x.stack(x, axis=1)": lambda x: np.stack([x, x], axis=1),
+  "x[:1].squeeze(axis=0)": lambda x: x[0],
+  "x.roll(shift=1, axis=1)": lambda x: np.roll(x, 1, 1),
+  "x.argsort(axis=0)": lambda x: np.argsort(x, axis=0),
+  "x.topk(4, axis=1, sorted=True)[0]": lambda x: -np.sort(-x, axis=1),
+}
+
+
+@pytest.mark.parametrize("written", SPELLINGS)
+def test_keywords_as_pytorch_and_numpy_spell_them(written):
+  np.testing.assert_allclose(eval(written, {"x": Tensor(X)}).numpy(), SPELLINGS[written](X), rtol=1e-6, atol=1e-9)
+
+
+def test_every_method_that_takes_an_axis_takes_a_dim():
+  methods = {n: m for n in dir(Tensor) if inspect.isroutine(m := getattr(Tensor, n)) and not n.startswith("_")}
+  parameters = {n: inspect.signature(m).parameters for n, m in methods.items()}
+  others = {"max", "min", "layernorm", "batchnorm", "shard", "shard_"}
+  assert {n for n, p in parameters.items() if "axis" in p and "device" not in p} - others <= {
+    w[2:].partition("(")[0] for w in SPELLINGS if re.search(r"\bdims?=", w)
+  }
+
+
+def test_a_keyword_that_is_given_by_both_names_is_refused():
+  with pytest.raises(TypeError, match=r"sum: dim is another name of axis, and both are given\n  fix: leave one"):
+    Tensor(X).sum(axis=0, dim=0)
+  with pytest.raises(TypeError, match="multiple values"):
+    Tensor(X).sum(0, dim=0)
+  with pytest.raises(TypeError, match="dim"):  # PyTorch's gives positions as well
+    Tensor(X).max(dim=0)
 
 
 def test_markers_are_in_the_trace_and_profiling_prints_calls(tmp_path, capsys):

@@ -194,6 +194,13 @@ def test_jacobians():
   close(hvp(f, (x,), (x,)), hessian(f)(x) @ x)
 
 
+def test_of_numbers_by_numbers():
+  f = lambda x: x**3  # noqa: E731
+  for jacobian in (jacrev, jacfwd):
+    assert jacobian(f)(Tensor(2.0)).shape == () and jacobian(f)(Tensor(2.0)).item() == 12
+  assert hessian(f)(Tensor(2.0)).item() == 12
+
+
 def test_compositions():
   x, w = double(4, 3), double(3, 3)
   loss = lambda row: ((row @ w).tanh() * row).sum()  # noqa: E731

@@ -3,7 +3,22 @@
 import numpy as np
 import pytest
 
-from tinygrad import Mesh, P, Tensor, TinyJit, grad, jvp, nn, psum, scan, scan_layers, shard_map, vmap
+from tinygrad import (
+  Mesh,
+  P,
+  Tensor,
+  TinyJit,
+  checkpoint,
+  cond,
+  grad,
+  jvp,
+  nn,
+  psum,
+  scan,
+  scan_layers,
+  shard_map,
+  vmap,
+)
 from tinygrad.debug.report import report
 from tinygrad.engine import compile as compiling
 from tinygrad.helpers import Context, GlobalCounters
@@ -59,6 +74,54 @@ def test_a_gradient_by_what_a_step_reads_from_outside_is_the_sum_over_steps():
   for i in range(6):
     y = y @ w[i] * scale
   close([got], y.sum().gradient(b))
+
+
+CAPTURING = {
+  "scan": lambda w: scan(lambda c, x: (c * w + x, None), Tensor(B), Tensor(X))[0],
+  "a scan's results": lambda w: scan(lambda c, x: (c + 1, (x * w).exp()), Tensor(B), Tensor(X))[1],
+  "scan in scan": lambda w: scan(lambda c, x: (scan(lambda d, _: (d * w, x), c, None, 2)[0], None), Tensor(B), X3)[0],
+  "checkpoint": lambda w: checkpoint(lambda c: (c * w).sin())(Tensor(B)),
+  "cond": lambda w: cond(Tensor(1.0) > 0, lambda c: (c * w).sin(), lambda c: c, Tensor(B)),
+}
+X3 = Tensor(X[:3])
+
+
+@pytest.mark.parametrize("name", CAPTURING)
+@pytest.mark.parametrize("constant", [lambda: Tensor(1.5), lambda: Tensor.ones(4)])
+def test_a_constant_from_outside_has_a_derivative_as_memory_has(name, constant):
+  f = lambda w: CAPTURING[name](w).sum()  # noqa: E731
+  memory = constant().contiguous().realize()
+  want = f(memory).gradient(memory)
+  assert np.abs(want[0].numpy()).min() > 0.01
+  close([grad(f)(constant())], want)
+  close([jvp(f, (constant(),), (constant().ones_like(),))[1]], [want[0].sum()])
+  w = constant().requires_grad_()
+  f(w).backward()
+  close([w.grad], want)
+
+
+@pytest.mark.parametrize("name", CAPTURING)
+@pytest.mark.parametrize("view", [lambda t: t.flip(0), lambda t: t.reshape(2, 2).T.reshape(4), lambda t: t[:1]])
+def test_by_a_view_from_outside_too(name, view):
+  memory = Tensor(B).realize()
+  v = view(memory)
+  loss = CAPTURING[name](v).sum()
+  copy = v.contiguous().realize()
+  close(loss.gradient(v, memory), [CAPTURING[name](copy).sum().gradient(copy)[0], *loss.gradient(memory)])
+  close([view(loss.gradient(memory)[0])], loss.gradient(v))
+
+
+def test_a_gradient_of_what_is_repeated_is_summed_step_by_step():
+  b = Tensor(B).realize()
+  for read in (lambda: b, lambda: b.exp(), lambda: b.flip(0)):
+    last = scan(lambda c, x, read=read: (c * read() + x, None), Tensor.zeros(1000, 4).contiguous(), Tensor(X))[0]
+    carry, _, _, source = last.uop.src
+    assert carry.shape == (1000, 4) and source.shape in ((4,), (1, 4))
+
+
+def test_constants_that_a_step_makes_are_no_sources():
+  last = scan(lambda c, x: (c * Tensor(2.0) + Tensor.ones(4) * x, None), Tensor(B), Tensor(X))[0]
+  assert len(last.uop.src) == 3  # the carry, the stack, the numbers of the steps
 
 
 def test_second_and_third_derivatives():
@@ -336,6 +399,12 @@ def test_layers():
     (lambda: scan(lambda c, x: (c, None), Tensor(B), [Tensor(X), Tensor(W[:2])]), "one length(?s:.*)6 by(?s:.*)2 by"),
     (lambda: scan(lambda c, x: ([c], None), Tensor(B), Tensor(X)), "after a step it is"),
     (lambda: scan(lambda c, x: (c, None), {"a": Tensor(B)}, Tensor(X), 3), "one length"),
+    (
+      lambda: scan(lambda c, x: (c + x, None), 0.0, Tensor(B)),
+      r"carry is 0.0, and after(?s:.*)fix: (?s:.*)Tensor.0.0.",
+    ),
+    (lambda: scan(lambda c, x: ((c[0] + 1, c[1]), None), (0, Tensor(B)), Tensor(X)), r"other numbers(?s:.*)Tensor.0."),
+    (lambda: scan(lambda c, x: ({**c, "b": x}, None), {"a": Tensor(B)}, Tensor(X)), "in other places"),
     (lambda: scan_layers([]), "no layers"),
     (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 4)]), "layers differ"),
   ],

@@ -1,7 +1,8 @@
 """What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, Self
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from tinygrad.device import (
   Device,
@@ -26,6 +27,26 @@ Scalar = int | float | bool
 DeviceLike = str | Sharding | Sequence[str]
 DeviceArg = DeviceLike | None
 DTypeArg = DType | str | None
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def also_named(**names: str) -> Callable[[Method], Method]:
+  """Of a method: it also takes parameters by what PyTorch or NumPy call them, as `also_named(dim="axis")`.
+  TypeError for one that is given by both names."""
+
+  def with_names(method: Method) -> Method:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+      for name in kwargs.keys() & names.keys() if kwargs else ():
+        if names[name] in kwargs:
+          problem = f"{method.__name__}: {name} is another name of {names[name]}, and both are given"
+          raise TypeError(f"{problem}\n  fix: leave one of them out")
+        kwargs[names[name]] = kwargs.pop(name)
+      return method(*args, **kwargs)
+
+    return cast("Method", call)
+
+  return with_names
 
 
 def dim_arguments(*given: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import ceildiv, numpy, prod
-from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, mismatch, sint
+from tinygrad.mixin.base import Base, also_named, broadcast_shape, check_choice, common_shape, mismatch, sint
 from tinygrad.mixin.movement import value_now
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.ops import Trait, having
@@ -475,6 +475,7 @@ class Indexing(Reduce):
     """Keys of 32 bits and, below them, the positions of the last dim."""
     return self.mul(1 << 32).add(self.arange(self.shape[-1]))
 
+  @also_named(axis="dim")
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
     """The positions that sort the elements along `dim`, int32.
     Shape: `(..) -> (..)`.
@@ -485,6 +486,7 @@ class Indexing(Reduce):
     """
     return self.sort(dim, descending)[1]
 
+  @also_named(sorted="sorted_", axis="dim")
   def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
     """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great.
     Shape: `(*a, n, *b) -> (*a, k, *b), (*a, k, *b)`.

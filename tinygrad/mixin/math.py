@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tinygrad.dtype import DType, dtypes, to_dtype
-from tinygrad.mixin.base import check_choice
+from tinygrad.mixin.base import also_named, check_choice
 from tinygrad.mixin.elementwise import Elementwise
 from tinygrad.transforms.own_rules import custom_jvp
 
@@ -383,6 +383,7 @@ class Math(Elementwise):
 
   # ---- ranges
 
+  @also_named(min="min_", max="max_")
   def clamp(self, min_: Any = None, max_: Any = None) -> Self:
     """x, at least min_ and at most max_; either may be None. The derivative at a bound is 1. ValueError if both are.
     Shape: `(..), (..), (..) -> (..)`.

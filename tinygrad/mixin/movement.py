@@ -8,6 +8,7 @@ from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
 from tinygrad.mixin.base import (
   Base,
   Scalar,
+  also_named,
   broadcast_shape,
   check_choice,
   common_dtype,
@@ -100,6 +101,7 @@ class Movement(Base):
     d = self._dim(dim)
     return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
+  @also_named(axis="dim")
   def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
     """Drops dim `dim`, or several, if of length 1; without a dim, all such.
     Shape: `(*dims) -> (*rest)`.
@@ -149,6 +151,7 @@ class Movement(Base):
 
   # ---- order
 
+  @also_named(dims="order")
   def permute(self, order: Any, *args: Any) -> Self:
     """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once.
     Shape: `(*dims) -> (*permuted)`.
@@ -196,6 +199,7 @@ class Movement(Base):
     """This vector along `dim` of `ndim` dims, the others of 1."""
     return self.reshape(tuple(-1 if i == dim else 1 for i in range(ndim)))
 
+  @also_named(dims="axis")
   def flip(self, axis: Any, *args: Any) -> Self:
     """The order of elements reversed along the axes. ValueError for an axis that is named twice.
     Shape: `(..) -> (..)`.
@@ -322,6 +326,7 @@ class Movement(Base):
 
   # ---- several tensors
 
+  @also_named(axis="dim")
   def cat(self, *args: Self, dim: int = 0) -> Self:
     """Tensors, or one list of them, one after the other along `dim`; the other dims must agree. Types are promoted.
     ValueError where they do not, TypeError for what is no tensor.
@@ -350,6 +355,7 @@ class Movement(Base):
     dtype = common_dtype(*(x.dtype for x in xs))
     return first._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
+  @also_named(axis="dim")
   def stack(self, *args: Self, dim: int = 0) -> Self:
     """Tensors of one shape along a new dim. ValueError for other shapes.
     Shape: `(*a, *b), (*a, *b), … -> (*a, n, *b)`.
@@ -394,6 +400,7 @@ class Movement(Base):
     wide = x.reshape((*s[: d + 1], 1, *s[d + 1 :])).expand((*s[: d + 1], repeats, *s[d + 1 :]))
     return wide.reshape((*s[:d], s[d] * repeats, *s[d + 1 :]))._value()
 
+  @also_named(split_size="sizes")
   def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
     """Parts of length `sizes` (the last may be shorter), or of the given lengths.
     ValueError unless the lengths are those of the dim.
@@ -431,6 +438,7 @@ class Movement(Base):
     n = self.shape[self._dim(dim)]
     return list(self.split(ceildiv(n, chunks) if n else [0] * chunks, dim=dim))
 
+  @also_named(shift="shifts", axis="dims")
   def roll(self, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None) -> Self:
     """Elements moved on by `shifts` along `dims`, those past the end coming back at the start.
     ValueError unless each shift has its dim.
@@ -472,6 +480,7 @@ class Movement(Base):
       u = u.reshape((*u.shape, 1)).expand((*u.shape, k)).window(first + i, len(u.shape), s, d, smax(size, 0))
     return self._seen(u)
 
+  @also_named(dimension="dim")
   def unfold(self, dim: int, size: int, step: int) -> Self:
     """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim.
     ValueError where a window does not fit.

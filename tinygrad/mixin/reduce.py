@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.mixin.base import DTypeArg, Scalar, mismatch, sint
+from tinygrad.mixin.base import DTypeArg, Scalar, also_named, mismatch, sint
 from tinygrad.mixin.creation import Creation
 from tinygrad.mixin.math import in_float32
 from tinygrad.transforms.own_rules import custom_jvp
@@ -57,6 +57,7 @@ class Reduce(Creation):
     result = total(self._new(self.uop.cast(sum_acc_dtype(self.dtype) if dtype is None else to_dtype(dtype))))
     return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
 
+  @also_named(dim="axis", keepdims="keepdim")
   def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits.
     Shape: `(..) -> (..) without axis`.
@@ -69,6 +70,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.ADD, axis, keepdim), dtype)
 
+  @also_named(dim="axis", keepdims="keepdim")
   def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The product, in the types of `sum`.
     Shape: `(..) -> (..) without axis`.
@@ -79,6 +81,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The greatest element; of none, the least value of the type.
     Shape: `(..) -> (..) without axis`.
@@ -91,6 +94,7 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MAX, axis, keepdim)
 
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The least element; of none, the greatest value of the type.
     Shape: `(..) -> (..) without axis`.
@@ -101,6 +105,7 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MIN, axis, keepdim)
 
+  @also_named(dim="axis", keepdims="keepdim")
   def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether an element is not 0.
     Shape: `(..) -> (..) without axis`.
@@ -113,6 +118,7 @@ class Reduce(Creation):
     """
     return self.bool().max(axis, keepdim)
 
+  @also_named(dim="axis", keepdims="keepdim")
   def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether no element is 0.
     Shape: `(..) -> (..) without axis`.
@@ -140,6 +146,7 @@ class Reduce(Creation):
   def _count(self, axis: Axis) -> sint:
     return prod(self.shape[d] for d in self._dims(axis))
 
+  @also_named(dim="axis", keepdims="keepdim")
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The sum over the number of elements, as a float; nan of none.
     Shape: `(..) -> (..) without axis`.
@@ -155,6 +162,7 @@ class Reduce(Creation):
     n = self._count(axis)
     return (total.mul(1 / n) if isinstance(n, int) and n else total.div(n)).cast(dtype)
 
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements.
     Shape: `(..) -> (..) without axis`.
@@ -172,6 +180,7 @@ class Reduce(Creation):
     return squares.div(rest).cast(least_upper_float(self.dtype))
 
   @in_float32
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch.
     Shape: `(..) -> (..) without axis`.
@@ -183,6 +192,7 @@ class Reduce(Creation):
     v = self.var(axis, keepdim, correction)
     return v.eq(0).where(v.detach(), v.eq(0).where(1.0, v).sqrt())
 
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`var`, `mean`) along `axis`.
     Shape: `(..) -> (..) without axis, (..) without axis`.
@@ -193,6 +203,7 @@ class Reduce(Creation):
     """
     return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
+  @also_named(dim="axis", keepdims="keepdim", unbiased="correction", ddof="correction")
   def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`std`, `mean`) along `axis`.
     Shape: `(..) -> (..) without axis, (..) without axis`.
@@ -224,6 +235,7 @@ class Reduce(Creation):
     x = self.cast(sum_acc_dtype(out))
     return x.sub(x.detach().max(axis, keepdim=True)), out
 
+  @also_named(dim="axis")
   def softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(x) over its sum along `axis`.
     Shape: `(..) -> (..)`.
@@ -243,6 +255,7 @@ class Reduce(Creation):
     total = e.sum(-1, keepdim=True)
     return e.mul(total.eq(0).where(1.0, total).reciprocal())
 
+  @also_named(dim="axis")
   def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(-x) over its sum along `axis`.
     Shape: `(..) -> (..)`.
@@ -253,6 +266,7 @@ class Reduce(Creation):
     """
     return self.neg().softmax(axis, dtype)
 
+  @also_named(dim="axis")
   def log_softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """log of softmax.
     Shape: `(..) -> (..)`.
@@ -264,6 +278,7 @@ class Reduce(Creation):
     x, out = self._shifted(axis, dtype)
     return x.sub(x.exp().sum(axis, keepdim=True).log()).cast(out)
 
+  @also_named(dim="axis", keepdims="keepdim")
   def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """log of the sum of exp(x), without overflow.
     Shape: `(..) -> (..) without axis`.
@@ -280,6 +295,7 @@ class Reduce(Creation):
 
   # ---- searches
 
+  @also_named(dim="axis", keepdims="keepdim")
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
     Shape: `(..) -> (..) without axis`.
@@ -307,6 +323,7 @@ class Reduce(Creation):
     if any(is_int(self.shape[d], 0) for d in self._dims(axis)) and (axis is not None or is_int(self.numel(), 0)):
       mismatch(name, "there is no element to find", [self.uop], "check that the dim is not empty first")
 
+  @also_named(dim="axis", keepdims="keepdim")
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) least element, int32.
     Shape: `(..) -> (..) without axis`.
@@ -369,6 +386,7 @@ class Reduce(Creation):
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
     return self._cumulate(axis, lambda w: w._reduce(op, -1, False), lambda x, y: x.alu(op, y), identity)
 
+  @also_named(dim="axis")
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`.
     Shape: `(..) -> (..)`.
@@ -381,6 +399,7 @@ class Reduce(Creation):
       lambda x: summed(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
     )
 
+  @also_named(dim="axis")
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`.
     Shape: `(..) -> (..)`.
@@ -391,6 +410,7 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._running(axis, Ops.MUL, 1))
 
+  @also_named(dim="axis")
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
     gradient), int32.
@@ -408,6 +428,7 @@ class Reduce(Creation):
     dim = self._dim(axis)
     return values, hit.where(self.arange(self.shape[dim])._lined(dim, self.ndim), 0)._running(dim, Ops.MAX, 0)
 
+  @also_named(dim="axis")
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
     """The least element so far along `axis`, and where it stands (as in `cummax`), int32.
     Shape: `(..) -> (..), (..)`.
@@ -423,6 +444,7 @@ class Reduce(Creation):
     values, places = self.neg().cummax(axis)
     return values.neg(), places
 
+  @also_named(dim="axis")
   def logcumsumexp(self, axis: int = 0) -> Self:
     """log of the running sum of exp(x) along `axis`, without overflow.
     Shape: `(..) -> (..)`.

@@ -9,7 +9,7 @@ from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import held_like, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import UOp
 
@@ -31,10 +31,11 @@ def checkpoint(fun: Callable[..., Any], policy: Policy = nothing_saveable) -> Ca
   @functools.wraps(fun, updated=())
   def recomputed(*args: Any, **kwargs: Any) -> Any:
     inner, actual = stand_ins((args, kwargs))
+    before = moment()
     with tracing("checkpoint"):
       result = fun(*inner[0], **inner[1])
     results = [y.uop for y in tree_leaves(result)]
-    same = outside(results, list(actual))
+    same = outside(results, list(actual), before)
     boundary = [*actual, *same]
     example = next(iter(tree_leaves(result)), None)
     region = Recomputed(boundary, policy)

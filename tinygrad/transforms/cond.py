@@ -10,7 +10,7 @@ from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import held_like, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import UOp, describe
 
@@ -31,12 +31,13 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   """
   check_condition("cond", pred)
   inner, actual = stand_ins(operands)
+  before = moment()
   with tracing("cond"):
     ways = true_fun(*inner), false_fun(*inner)
   tree_map(_check_alike, *ways)
   values = replaced(ways, actual)
   roots = [t.uop for t in tree_leaves(ways)]
-  boundary = [*actual, *outside(roots, list(actual))]
+  boundary = [*actual, *outside(roots, list(actual), before)]
   inputs = [*(actual.get(u, u) for u in boundary), pred.reshape(()).uop]
 
   def leaf(yes: Any, no: Any, y: Any, n: Any) -> Any:

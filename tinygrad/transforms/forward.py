@@ -89,7 +89,7 @@ def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
     for x in tree_leaves(primals):
       direction = lambda v, x=x: push(*tree_map(lambda t: v if t is x else t.zeros_like(), primals))  # noqa: E731
       found = vmap(direction, out_axes=-1)(one_hots(x))
-      columns.append(tree_map(lambda t, x=x: t.reshape(*t.shape[:-1], *x.shape), found))
+      columns.append(tree_map(lambda t, x=x: t.reshape((*t.shape[:-1], *x.shape)), found))
 
     def at(y: Any, *of_leaves: Any) -> Any:
       each = iter(of_leaves)

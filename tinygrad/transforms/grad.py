@@ -120,7 +120,7 @@ def jacrev(fun: Function, argnums: ArgNums = 0) -> Function:
     for y in results:
       basis = one_hots(y)
       found = vmap(lambda g, y=y: pullback(tree_map(lambda z: g if z is y else z.zeros_like(), out)))(basis)
-      shaped = tree_map(lambda t, y=y: t.reshape(*y.shape, *t.shape[1:]), found)
+      shaped = tree_map(lambda t, y=y: t.reshape((*y.shape, *t.shape[1:])), found)
       rows.append(shaped[0] if isinstance(argnums, int) else shaped)
     each = iter(rows)
     return tree_map(lambda _: next(each), out)

@@ -19,7 +19,7 @@ from tinygrad.runtime.transfer import at_rest, host_array
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
 from tinygrad.transforms.tracing import with_replaced
-from tinygrad.uop import Ops, UOp, buffer_of
+from tinygrad.uop import CARDS, Ops, UOp, buffer_of
 
 Nodes = tuple[UOp, ...]
 STEP = "scan_step"  # the variable that says which element of the stacks it is; behind it how many loops run around it
@@ -259,9 +259,10 @@ def in_memory(loop: ScanLoop, src: Sequence[UOp], carries: Sequence[int]) -> lis
     elif carry and x.device is None:
       x = x.copy_to_device(Device.DEFAULT if there is None else there)
     made.append(x.contiguous() if carry else x)
-  computed = [x for i, x in enumerate(made) if x.device is not None and (i in carries or i >= len(loop.after))]
+  placed = [x for i, x in enumerate(made) if x.device is not None and (i in carries or i >= len(loop.after))]
+  computed = [next(u for u in x.down() if CARDS[u.op].index_map is None) for x in placed]  # views stay views
   done = dict(zip(computed, realize(*computed)))
-  return [done.get(x, x) for x in made]
+  return [with_replaced(x, dict(done)) if x in placed else x for x in made]
 
 
 def step_graph(

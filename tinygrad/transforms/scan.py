@@ -1,5 +1,6 @@
 """`scan`: a function that is applied to one element after the other, with what it carries; compiled once."""
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,17 @@ from tinygrad.engine.realize import stages
 from tinygrad.transforms.batching import Lanes, in_dims, one_lane
 from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
-from tinygrad.transforms.tracing import inputs_below, next_hole, tracing, unknown, with_replaced
-from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.transforms.tracing import (
+  inputs_below,
+  is_argument,
+  moment,
+  next_hole,
+  own_inputs,
+  tracing,
+  unknown,
+  with_replaced,
+)
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
 from tinygrad.uop import CARDS, Ops, UOp, describe
 
 Nodes = Sequence[UOp]
@@ -107,13 +117,14 @@ class Body:
     given = iter([*carries, *elements])
     carry, x = (tree_map(lambda t: t._new(next(given)), tree) for tree in (init, xs))
     example = next(iter([*tree_leaves(init), *tree_leaves(xs)]), None)
+    before = moment()
     with tracing(Lanes((None,), (n,), (number,), (None,), example)):
       made = f(carry, x)
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")
-    tree_map(lambda x, y: check_carry("scan", x, y), init, made[0])
+    check_carries("scan", init, made[0])
     holes, after = [*carries, *elements, number], [t.uop for t in tree_leaves(made[0])]
-    return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes))
+    return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes, before))
 
   def settled(self) -> "Body":
     """With carries that have no place where what they become is."""
@@ -141,29 +152,50 @@ class Body:
     return loop, [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
 
 
-def check_carry(name: str, before: Any, after: Any) -> None:
+def check_carries(name: str, before: Any, after: Any) -> None:
+  """ValueError unless a carry is after a step as it was before it, but for the values of its Tensors."""
+  tree_map(lambda x, y: _check_carry(name, x, y), before, after)
+  numbers, became = tree_numbers(before), tree_numbers(after)
+  if numbers != became or len(tree_leaves(before)) != len(tree_leaves(after)):
+    rule = f"the carry is {before!r}, and after a step {after!r}, which has other numbers, or Tensors in other places"
+    number = next((x for i, x in enumerate(numbers) if became[i : i + 1] != [x]), 0)
+    raise ValueError(f"{name}: {rule}\n  fix: give Tensors for what changes: Tensor({number!r})")
+
+
+def _check_carry(name: str, before: Any, after: Any) -> None:
   if not is_tensor(after) or before.shape != after.shape or before.dtype is not after.dtype:
     became = describe(after.uop) if is_tensor(after) else repr(after)
     fix = "cast or reshape one of the two" + ("; what changes from step to step goes into y" if name == "scan" else "")
     raise ValueError(f"{name}: the carry is {describe(before.uop)}, and after a step it is {became}\n  fix: {fix}")
 
 
-def outside(roots: Sequence[UOp], holes: Sequence[UOp]) -> list[UOp]:
-  """The values that do not depend on the stand-ins, below those that do, or among `roots`; below views of them.
-  Constants are none."""
+def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp]:
+  """The values that do not depend on the stand-ins, below those that do, or among `roots`; below what repeats them.
+  Constants are none, but for those by which somebody may differentiate: floats of Tensors that are older than `before`,
+  a `moment`, and what stands in for an argument."""
   sink = UOp.sink(*roots)
   order = UOp.sink(*roots, *inputs_below(sink, ())).toposort()
-  inner, unknown_below = set(holes), set[UOp]()
+  inner, varied = set(holes), set[UOp]()
   for u in order:
     if u not in inner and u.op is not Ops.SINK and any(s in inner for s in u.src):
       inner.add(u)
-    if u.op is Ops.HOLE or any(s in unknown_below for s in u.src):
-      unknown_below.add(u)
+    if u.op is Ops.HOLE or is_argument(u, before) or any(s in varied for s in u.src):
+      varied.add(u)
   found: dict[UOp, None] = {}
-  for u in (*(s for v in inner for s in v.src if v not in holes), *roots):
-    if u not in inner and (u.device is not None or u in unknown_below or u.op is Ops.CUSTOM):
-      found[next(v for v in u.down() if CARDS[v.op].index_map is None)] = None
+  for u in (*(s for v in inner for s in (*v.src, *own_inputs(v)) if v not in holes), *roots):
+    if u not in inner and (u.device is not None or u in varied or u.op is Ops.CUSTOM):
+      found[_not_repeated(u)] = None
   return sorted(found, key=order.index)
+
+
+def _not_repeated(u: UOp) -> UOp:
+  """Of views that below all which repeat elements, so that a gradient is summed step by step; views below it stay, as
+  somebody may differentiate by one. What a Tensor of one number repeats is no view of something else."""
+  views = [*itertools.takewhile(lambda v: CARDS[v.op].index_map is not None, u.down())]
+  repeats = [i for i, v in enumerate(views) if v.op is Ops.EXPAND]
+  if repeats and u.base.op is Ops.CONST:
+    repeats.pop()
+  return views[repeats[-1]].src[0] if repeats else u
 
 
 def _in_blocks(f: Step, init: Any, xs: Any, n: int, reverse: bool, block: int) -> tuple[Any, Any]:

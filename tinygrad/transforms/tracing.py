@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinygrad.device import Placement, Sharding
+from tinygrad.dtype import dtypes
 from tinygrad.engine.run import tracers
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.tree import tree_map
@@ -44,6 +45,20 @@ def _no_further(g: UOp, inputs: tuple[UOp, ...]) -> list[UOp | None]:
 def next_hole() -> int:
   """A number that no other HOLE has."""
   return next(_numbers)
+
+
+def moment() -> int:
+  """A number above those of the constants that Tensors have been made of, and below those still to come."""
+  number: int = UOp.const(dtypes.bool, False, unique=True).src[0].arg
+  return number
+
+
+def is_argument(u: UOp, before: int) -> bool:
+  """Whether a derivative may be taken by `u`, which has no memory: a float that a Tensor was made of before that
+  `moment`, or what has a gradient of its own, as a stand-in."""
+  if u.op is Ops.CONST:
+    return bool(u.src) and u.src[0].arg < before and dtypes.is_float(u.dtype)
+  return u.op is Ops.DETACH and u.arg is not None
 
 
 def unknown(shape: tuple[Any, ...], u: UOp, device: Placement | None) -> UOp:
@@ -118,6 +133,11 @@ def is_disjoint(device: Placement | None) -> bool:
   return isinstance(device, Sharding) and any(o.disjoint for o in device.partial)
 
 
+def own_inputs(u: UOp) -> tuple[UOp, ...]:
+  """What the gradients of `u` are taken by, where it has a rule of its own."""
+  return u.arg.inputs if u.op is Ops.DETACH and u.arg is not None else ()
+
+
 def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:
   """What the gradients are taken by that nodes below `root` have of their own, and those below these."""
   found: dict[UOp, None] = {}
@@ -126,9 +146,8 @@ def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:
   while stack:
     for u in stack.pop().toposort(lambda u: u not in seen and u not in known):
       seen.add(u)
-      if u.op is Ops.DETACH and u.arg is not None:
-        stack += u.arg.inputs
-        found.update(dict.fromkeys(u.arg.inputs))
+      stack += (inputs := own_inputs(u))
+      found.update(dict.fromkeys(inputs))
   return list(found)
 
 

@@ -14,15 +14,20 @@ Leaf = Callable[..., Any]
 def tree_leaves(tree: Any) -> list[Any]:
   """The Tensors of a structure, each place once, in the order of lists, keys and attributes. A Tensor that stands in
   two places, as tied weights do, is there twice."""
-  return list(_leaves(tree, set()))
+  return list(_leaves(tree, set(), is_tensor))
 
 
-def _leaves(x: Any, inside: set[int]) -> Iterator[Any]:
-  if is_tensor(x):
+def tree_numbers(tree: Any) -> list[Any]:
+  """The Python numbers of a structure, which no transform changes."""
+  return list(_leaves(tree, set(), lambda x: isinstance(x, (int, float))))
+
+
+def _leaves(x: Any, inside: set[int], is_leaf: Callable[[Any], bool]) -> Iterator[Any]:
+  if is_leaf(x):
     yield x
-  elif id(x) not in inside:  # an object that holds itself
+  elif id(x) not in inside and not is_tensor(x):  # an object that holds itself
     for _, y in children_of(x):
-      yield from _leaves(y, inside | {id(x)})
+      yield from _leaves(y, inside | {id(x)}, is_leaf)
 
 
 def tree_map(leaf: Leaf, tree: Any, *others: Any) -> Any:
@@ -59,7 +64,7 @@ def _mapped(leaf: Leaf, x: Any, others: tuple[Any, ...], path: tuple[Any, ...], 
 
 
 def _holds(x: Any) -> bool:
-  return any(True for _ in _leaves(x, set()))
+  return any(True for _ in _leaves(x, set(), is_tensor))
 
 
 def _at(tree: Any, key: Any, path: tuple[Any, ...]) -> Any:

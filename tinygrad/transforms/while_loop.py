@@ -11,8 +11,8 @@ from tinygrad.transforms.batching import Lanes
 from tinygrad.transforms.cond import check_condition
 from tinygrad.transforms.conditional_loop import WhileLoop
 from tinygrad.transforms.run_loops import loops_run
-from tinygrad.transforms.scan import Body, carried_at, check_carry, outside
-from tinygrad.transforms.tracing import next_hole, tracing, unknown
+from tinygrad.transforms.scan import Body, carried_at, check_carries, outside
+from tinygrad.transforms.tracing import moment, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp
 
@@ -53,10 +53,11 @@ def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init
   given = iter(holes)
   carry = tree_map(lambda t: t._new(next(given)), init)
   steps, number = UOp.variable("steps", 0, 1 << 30), UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
+  before = moment()
   with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0])):
     test, made = cond_fun(carry), body_fun(carry)
   check_condition("while_loop", test)
-  tree_map(lambda x, y: check_carry("while_loop", x, y), init, made)
+  check_carries("while_loop", init, made)
   after = [t.uop for t in tree_leaves(made)]
   test = test.reshape(())
-  return Body(holes, after, test, outside([*after, test.uop], holes))
+  return Body(holes, after, test, outside([*after, test.uop], holes, before))
