@@ -57,7 +57,8 @@ def test_values_are_the_same_whatever_is_dropped(seed):
     waits = [u for u in UOp.sink(*(t.uop for t in got)).toposort() if u.op is Ops.WAIT]
     assert bool(waits) == bool(made)
     for a, b in zip(got, want, strict=True):
-      np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-6)
+      # a sum's terms come in another order: what is lost is a part of the largest, not of what is left of them
+      np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
 
 
 def test_what_is_dropped_is_read_by_nobody_late():
