@@ -386,6 +386,7 @@ def test_devices_work_in_a_forked_child():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
+  number(Device["CPU"])  # opened: what it is made of is kept in the cache too, once for a process
   monkeypatch.setenv("CACHEDIR", str(tmp_path))
   return tmp_path / "objects"
 
