@@ -14,7 +14,7 @@ from tinygrad.codegen.primitives.rebind import gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import NOOPT, ceildiv, prod
+from tinygrad.helpers import NOOPT, ceildiv, power_of_two, prod
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index
@@ -125,7 +125,7 @@ def sharers(store: UOp, found: tuple[UOp, ByIndex, UOp], target: Target) -> int:
   if is_alike(store, found):
     workers = max(min(2 * target.busy // target.group, 2 * size(place) - 1), 1)
     return 1 << workers.bit_length() - 1 if size(place) > target.few_rows and columns * size(place) > target.busy else 0
-  workers = 1 << max(target.busy // max(columns, 1), 1).bit_length() - 1
+  workers = power_of_two(target.busy // max(columns, 1))
   return workers if size(place) > target.few_rows + 2 * workers else 0
 
 

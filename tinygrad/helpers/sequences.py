@@ -25,7 +25,7 @@ def round_up(num: int, amt: int) -> int:
 
 def efficiency(n: int, step: int) -> float:
   """The used part of n iterations in steps of `step`."""
-  return n / (round_up(n, step)) if n else 1.0
+  return n / round_up(n, step) if n else 1.0
 
 
 def power_of_two(n: int) -> int:
