@@ -707,6 +707,29 @@ def test_a_closed_hint_that_lets_nothing_back_counts_though_it_would_be_met():
   assert x.device.spec == P()
 
 
+# ---------------------------------------------------------------- once more
+
+
+def test_what_a_hint_moves_is_where_it_was_built_the_first_time_too(monkeypatch):
+  """8 elements in 6 parts are not 2x4 in 2x3, so a hint on them makes a move. (1616899 of extra.fuzz_hints. Mutant: the
+  value counts as moved before the hint on it.)"""
+  line = Mesh(tuple(f"CPU:{i}" for i in range(6)), (6,), ("a",))
+
+  def twice():
+    x = Tensor(np.arange(8, dtype=np.float32)).shard(line, P("a")).realize()
+    y = x.reshape(2, 4).constrain(P(OPEN, OPEN))
+    out = [y, y.max(1)]
+    for _ in range(2):
+      propagate(out, mesh=line)
+      yield [t.device for t in out]
+
+  first, second = twice()
+  assert first == second
+  monkeypatch.setattr(build, "before_unread_moves", lambda made: {})
+  first, second = twice()
+  assert first != second
+
+
 # ---------------------------------------------------------------- ops that take a dim whole
 
 

@@ -65,8 +65,17 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
     return handed_out(u, make(u, src), found) if u in asked.gradients else make(u, src)
 
   rebuild(asked.order[-1], handed, made, order=asked.by_depth)
+  made.update(before_unread_moves(made))
   made.update(inert_hints(found, made))
   return made
+
+
+def before_unread_moves(made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+  """What is not moved after all, since a hint on it makes a move of its own, as it was built."""
+  if not (moved := {u: x for u, x in made.items() if x.op is MOVE and not x.arg.pinned and u.op is not MOVE}):
+    return {}
+  read = {s for x in made.values() for s in x.src}
+  return {u: x.src[0] for u, x in moved.items() if x not in read}
 
 
 def as_found(found: Answer) -> dict[UOp, UOp] | None:
