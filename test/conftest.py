@@ -47,8 +47,8 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish(session):
-  """What was collected and imported lives to the end: the garbage collector need not look through it again and again,
-  an eighth of what tests took."""
+  """What was collected and imported lives to the end: the garbage collector need not look through it again and
+  again."""
   gc.collect()
   gc.freeze()
 
