@@ -51,8 +51,8 @@ class Automatic:
 
   def next_best(self, v: int) -> float:
     """Seconds that the next best placement of a value's class would take besides, all others as they are."""
-    p, c = self.program, self.classes.value[v]
-    costs = sorted(seconds for _, seconds in costs_of(p, self.chosen.cuts, c, p.around()[c]))
+    p, c, cuts = self.program, self.classes.value[v], self.chosen.cuts
+    costs = sorted(seconds for _, seconds in costs_of(p, cuts, c, p.around()[c], p.excess(cuts)))
     return costs[1] - costs[0] if len(costs) > 1 else float("inf")
 
   def row(self, u: UOp) -> tuple[str, ...]:

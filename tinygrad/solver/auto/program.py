@@ -3,6 +3,7 @@ from where they are to where ops want them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -118,8 +119,12 @@ class Program:
     """Variables of the linear program."""
     return sum(sum(int(numpy.isfinite(side.costs).sum()) for side in op.sides) + len(op.ways) for op in self.ops)
 
+  def excess(self, chosen: Sequence[int]) -> float:
+    """Bytes beyond what a device has."""
+    return -math.inf if self.memory is None else self.held(chosen) - self.memory
+
   def fits(self, chosen: Sequence[int]) -> bool:
-    return self.memory is None or self.held(chosen) <= self.memory
+    return self.excess(chosen) <= 0
 
   def priced(self, weight: float) -> Program:
     """The same without a limit of memory, of which each byte costs `weight` seconds."""
@@ -181,26 +186,27 @@ class Chosen:
 
 def mended(p: Program, chosen: list[int]) -> list[int]:
   """Changes of one value that save time, or memory where there is too much, until there are none."""
-  around, better = p.around(), True
+  around, better, excess = p.around(), True, p.excess(chosen)
   while better:
     better = False
     for v, value in enumerate(p.values):
       if len(value.cuts) > 1:
-        costs = costs_of(p, chosen, v, around[v])
+        costs = costs_of(p, chosen, v, around[v], excess)
         found = min(range(len(costs)), key=costs.__getitem__)
         if costs[found] < costs[chosen[v]]:
           chosen[v], better = found, True
+          excess = p.excess(chosen)
   return chosen
 
 
-def costs_of(p: Program, chosen: Sequence[int], v: int, ops: Sequence[Op]) -> list[tuple[float, float]]:
-  """(bytes too many, seconds) of the ops around a value for each of its cuts."""
+def costs_of(p: Program, chosen: Sequence[int], v: int, ops: Sequence[Op], excess: float) -> list[tuple[float, float]]:
+  """(bytes too many, seconds) of the ops around a value for each of its cuts; `excess`: of what is chosen."""
   value = p.values[v]
   seconds = sum((op.prices(chosen, v) for op in ops), numpy.array(value.seconds))
   over = [0.0] * len(value.cuts)
   if p.memory is not None:
     ways = [[*chosen[:v], k, *chosen[v + 1 :]] for k in range(len(value.cuts))]
     moved = [sum(op.held(way) for op in ops) for way in ways]
-    held = p.held(chosen) - value.memory[chosen[v]] - moved[chosen[v]] - p.memory
-    over = [max(0.0, held + m + n) for m, n in zip(value.memory, moved)]
+    others = excess - value.memory[chosen[v]] - moved[chosen[v]]
+    over = [max(0.0, others + m + n) for m, n in zip(value.memory, moved)]
   return list(zip(over, seconds.tolist()))
