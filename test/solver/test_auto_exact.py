@@ -22,6 +22,7 @@ from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
 MACHINES = {"latency": H100, "link": Machine(1e12, 1e11, 1e8, 0.0)}
+OF_BOTH = (("forward", "latency"), ("step", "link"))
 STEPS = (0.3, 0.45, 0.6, 0.8, 1.0)  # of what the fastest placement holds
 
 
@@ -74,8 +75,7 @@ def certified(name, machine, share):
   return fit.Fitting(search, build, planned_bytes, MACHINES[machine], memory).fitted(), min(fitting)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "machine"), OF_BOTH)
 def test_no_placement_that_fits_is_faster_than_what_is_chosen(name, machine):
   found = [pair for share in STEPS if (pair := certified(name, machine, share)) is not None]
   assert found
@@ -97,8 +97,7 @@ def bounds(name, machine):
     yield bound, min(seconds for seconds, nbytes in placements if nbytes <= memory)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "machine"), OF_BOTH)
 def test_the_bound_is_below_all_placements_whose_plan_fits(name, machine):
   """Against all of them, as they are built and planned."""
   found = [*bounds(name, machine)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import watched
+from tinygrad.helpers import PROCESS, watched
 from tinygrad.numerics.products import products_apart
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
@@ -27,6 +27,7 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
+_lowered: dict[object, Kernel] = PROCESS.table()  # by structural key, in whose order their slots count
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
@@ -106,7 +107,6 @@ class _Builder:
     self.slots = Slots(self.nodes, self.sets.where)
     self.versions = Versions()
     self.steps: list[KernelToBe] = []
-    self.kernels: dict[object, Kernel] = {}  # by structural key, in whose order their slots count
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
     self.shared: set[UOp] = set()  # stored values that are read on several device sets
@@ -178,16 +178,16 @@ class _Builder:
     self.steps.append(step)
 
   def kernel(self, value: UOp, target: Home | UOp) -> Kernel:
-    """`lower`, once for kernels that differ in their slots only: as those of a model's layers do."""
+    """`lower`, once in a process for kernels that differ in their slots only: as those of a model's layers do, and of
+    the plans among which `auto` chooses."""
     homes = self.slots.homes
     if value.op is Ops.CALL and homes[value] is target:
       return self.call(value)
     key, slots = structural_key(value, target, homes)
-    if key not in self.kernels:
+    if (known := _lowered.get(key)) is None:
       new = lower(value, target, homes)
       check_graph(new.ast, "kernel")
-      self.kernels[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
-    known = self.kernels[key]
+      known = _lowered[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
     return replace(known, slots=tuple(slots[i] for i in known.slots))
 
   def call(self, u: UOp) -> Kernel:
