@@ -330,6 +330,19 @@ def test_layers_share_the_lowering_of_their_kernels(monkeypatch):
   assert lowered(monkeypatch, lambda: layers(3))[0] == lowered(monkeypatch, lambda: layers(9))[0]
 
 
+def test_plans_share_the_lowering_of_their_kernels(monkeypatch):
+  """Another graph that holds the same product, over other memory, lowers what is new in it only."""
+  (x, y), (w, v) = ([Tensor(array(*shape)).realize() for _ in range(2)] for shape in ((4, 16), (16, 16)))
+
+  def programs():
+    (x @ w).realize()
+    return [y @ v, y.cumsum()]
+
+  count, (product, _) = lowered(monkeypatch, programs)
+  assert count == lowered(monkeypatch, lambda: [y @ v, y.cumsum()])[0]
+  np.testing.assert_allclose(product, y.numpy() @ v.numpy(), rtol=1e-5)
+
+
 def test_kernels_of_other_structure_are_lowered_apart(monkeypatch):
   a, b = array(4, 6), array(4, 6)
   x, y = Tensor(a).realize(), Tensor(b).realize()
