@@ -389,6 +389,25 @@ def collectives_of_one_lane(patch: Patch) -> None:
   patch(collectives.Reduced, "__call__", first)
 
 
+NOTICED_BY = {
+  "gather_index_not_shifted": 225,
+  "halo_dropped": 84,
+  "table_rows_not_partial": 193,
+  "operands_not_made_partial": 161,
+  "every_coordinate_holds_what_is_made_partial": 161,
+  "max_stays_max_when_turned_around": 252,
+  "sums_multiply_part_by_part": 278,
+  "floor_of_parts_of_a_sum": 744,
+  "every_scatter_commutes": 852,
+  "negation_of_a_product": 1584,
+  "lanes_reduce_by_sums": 139,
+  "own_gradients_of_one_lane": 509,
+  "a_loop_is_where_its_sources_are": 334,
+  "collectives_of_one_lane": 116,
+}
+"""Of MUTANTS that few programs notice one that does: there the search begins, and goes on from the first."""
+
+
 # ---------------------------------------------------------------- what scripts notice (test_scripts.py)
 
 OF_SCRIPTS: dict[str, Callable[[Patch], bool | None]] = {}
