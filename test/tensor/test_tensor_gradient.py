@@ -375,3 +375,20 @@ def test_a_realized_tensor_is_an_end_where_nothing_is_lost():
   close(lazy.grad, [1.0, 2.0])
   gone = (Tensor([1.0, 1.0], requires_grad=True) * 2).realize()  # nobody waits for its gradient
   (gone * w).sum().backward()
+
+
+def test_an_extremum_that_is_nan_hands_its_gradient_to_the_nans():
+  """As PyTorch 2.13 has it for `max()` and `max_pool2d`; it was 0 for all. The expected values are its own."""
+  nan, two = float("nan"), ("CPU:0", "CPU:1")
+  programs = [
+    (lambda x: x.max(), [1.0, nan, 3.0, nan], [0, 0.5, 0, 0.5]),
+    (lambda x: x.min(), [1.0, nan, 3.0, 0.5], [0, 1, 0, 0]),
+    (lambda x: x.shard(two, 0).max(), [1.0, nan, 3.0, nan], [0, 0.5, 0, 0.5]),
+    (lambda x: x.reshape(1, 1, 1, 4).max_pool2d((1, 2)), [1.0, nan, 3.0, 4.0], [0, 1, 0, 1]),
+    (lambda x: x.reshape(1, 1, 1, 4).max_pool2d((1, 2), 1), [1.0, nan, 3.0, 4.0], [0, 2, 0, 1]),
+    (lambda x: Tensor.zeros(2).scatter_reduce(0, Tensor([0, 0, 1, 1]), x, "amax", include_self=False),
+      [1.0, nan, 3.0, 4.0], [0, 1, 0, 1]),
+  ]  # fmt: skip
+  for f, values, want in programs:
+    x = Tensor(values)
+    assert f(x).sum().gradient(x)[0].tolist() == want
