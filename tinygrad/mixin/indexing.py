@@ -272,7 +272,8 @@ class Indexing(Reduce):
     value.
     """
     known = isinstance(v, (Base, int, float, UOp))
-    new = self._wrap(self._lift(v, "setitem") if known else type(self)(v).uop).cast(self.dtype)
+    data = None if known else type(self)(v, dtype=self.dtype if isinstance(v, (list, tuple)) else None)
+    new = self._wrap(self._lift(v, "setitem") if data is None else data.uop).cast(self.dtype)
     rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1
     if isinstance(indices, Base) and new.ndim <= rest:  # the same for every place: nothing has to be counted
       mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
