@@ -220,7 +220,7 @@ class Elementwise(Movement):
       >>> Tensor([1.0, 2.0]).const_like(7).tolist()
       [7.0, 7.0]
     """
-    d = self.dtype if dtype is None else dtype
+    d = self.dtype if dtype is None else to_dtype(dtype)
     check_holds(d, b)
     return self._wrap(UOp.const(d, b).broadcast_to(self.shape))
 
