@@ -456,12 +456,27 @@ MASK = np.array([[True, False, True], [False, True, True]])
 @pytest.mark.parametrize(
   "index",
   [
-    True, False, np.True_, np.array(False), (True, 0), (0, True), (..., True), (None, True), (True, False),
-    (True, [0, 1]), ([0, 1], True), (slice(None), True, [0, 1]), (..., True, 0), (MASK, True), (True, MASK),
-    ([True, False], True), (slice(None), MASK[0], True), (slice(None, None, -1), True, slice(1, 3)),
+    True,
+    False,
+    np.True_,
+    np.array(False),
+    (True, 0),
+    (0, True),
+    (..., True),
+    (None, True),
+    (True, False),
+    (True, [0, 1]),
+    ([0, 1], True),
+    (slice(None), True, [0, 1]),
+    (..., True, 0),
+    (MASK, True),
+    (True, MASK),
+    ([True, False], True),
+    (slice(None), MASK[0], True),
+    (slice(None, None, -1), True, slice(1, 3)),
   ],
   ids=str,
-)  # fmt: skip
+)
 def test_a_bool_keeps_all_or_nothing_in_a_new_dim(index):
   """As NumPy and PyTorch have it; numpy is the oracle, of reading and of writing."""
   a = np.arange(6, dtype=np.int32).reshape(2, 3)

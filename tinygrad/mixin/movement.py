@@ -57,7 +57,7 @@ def _always(low: sint, high: sint) -> bool:
   return (between if isinstance(between, int) else int(between.vmin)) >= 0
 
 
-def check_range(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]) -> None:
+def check_within(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]) -> None:
   """ValueError where [a, b) is not within [0, n) by other values of variables, in a replay of what was captured."""
   known = [value_now(x, values) for x in (0, a, b, n)]
   if None not in known and known != sorted(known):
@@ -254,7 +254,7 @@ class Movement(Base):
         raise ValueError(f"shrink: {what}\n  fix: a range within it, as (0, {n}), or pad first")
       if limits.items and not (_always(0, a) and _always(a, b) and _always(b, n)):
         for note in limits:
-          note(functools.partial(check_range, a, b, n, user_line()))
+          note(functools.partial(check_within, a, b, n, user_line()))
     return self._seen(self.uop.shrink(pairs))
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:

@@ -85,9 +85,8 @@ def product_of_others(x: UOp, total: Callable[[UOp, Ops], UOp]) -> UOp:
 
   zero, huge = x.eq(0), x.eq(math.inf) | x.eq(-math.inf)
   plain = zero.where(1.0, huge.where((x > 0).where(x.const_like(1.0), -1.0), x))
-  product = total(plain, Ops.MUL) / plain
-  product = among_others(huge).where(product * math.inf, product)
-  return among_others(zero).where(product * 0, product)
+  product = total(plain, Ops.MUL) / plain * among_others(huge).where(x.const_like(math.inf), 1.0)
+  return product * among_others(zero).where(x.const_like(0.0), 1.0)  # factors: a derivative of a choice is 0 * inf
 
 
 def factors_reduce(u: UOp) -> Factors:
