@@ -96,7 +96,7 @@ def test_the_cache_is_measured(tmp_path, monkeypatch):
   (tmp_path / "objects").mkdir()
   (tmp_path / "objects/one").write_bytes(bytes(950_000))
   monkeypatch.setenv("CACHEDIR", str(tmp_path))
-  monkeypatch.setattr(doctor, "getenv", lambda key, default: 1)  # a megabyte
+  monkeypatch.setattr(doctor, "getenv", lambda key, default, least: 1)  # a megabyte
   found = look_at_cache()
   assert ("entries", "1", "950.0 KB of 1.0 MB") in found.rows
   assert any("nearly full" in advice for advice in found.advice)

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import math
 import os
 import re
 import subprocess
@@ -299,13 +300,38 @@ def test_the_collector_is_kept_out_and_goes_on():
     gc.enable()
 
 
-@pytest.mark.parametrize(("default", "value", "kind"), [(3, "x", "int"), (0, "", "int"), (0.5, "half", "float")])
-def test_a_setting_of_the_environment_that_is_none_is_named(monkeypatch, default, value, kind):
+@pytest.mark.parametrize(
+  ("given", "value", "kind"),
+  [
+    ((3,), "x", "int"),
+    ((0,), "", "int"),
+    ((0.5,), "half", "float"),
+    ((4, 1), "0", "int of 1 or more"),
+    ((4, 1), "x", "int of 1 or more"),
+    ((0.5, 0), "nan", "float of 0 or more"),
+  ],
+)
+def test_a_setting_of_the_environment_that_is_none_is_named(monkeypatch, given, value, kind):
   monkeypatch.setenv("A_SETTING_OF_THIS_TEST", value)
   getenv.cache_clear()
-  with pytest.raises(ValueError, match=rf"A_SETTING_OF_THIS_TEST={value!r} .* is no {kind}(.|\n)*fix: "):
-    getenv("A_SETTING_OF_THIS_TEST", default)
+  with pytest.raises(ValueError, match=rf"A_SETTING_OF_THIS_TEST={value!r} .* is no {kind}\n  fix: "):
+    getenv("A_SETTING_OF_THIS_TEST", *given)
   getenv.cache_clear()
+
+
+@pytest.mark.parametrize(("key", "value"), [("CPU_THREADS", -1), ("BEAM_SECONDS", -0.5), ("BEAM_SECONDS", math.nan)])
+def test_a_setting_below_what_it_can_be_is_named(key, value):
+  with pytest.raises(ValueError, match=f"{key}={value!r} is no number of 0 or more\n  fix: {key}="):
+    Context(**{key: value})
+
+
+def test_no_color_is_whatever_is_said(monkeypatch):
+  """As no-color.org has it: `NO_COLOR=yes` stopped the import."""
+  code = "from tinygrad.helpers import NO_COLOR; print(bool(NO_COLOR))"
+  for value, want in (("yes", "True"), ("1", "True"), ("", "False")):
+    monkeypatch.setenv("NO_COLOR", value)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout.strip() == want, said.stderr
 
 
 def test_a_file_is_whole_whenever_a_ctrl_c_comes(tmp_path, monkeypatch):

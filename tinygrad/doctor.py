@@ -172,7 +172,7 @@ def look_at_programs() -> Finding:
 def look_at_cache() -> Finding:
   """Where compiled kernels are kept, and how full that is."""
   found = Finding("cache", ("what", "value", "note"))
-  folder, limit = diskcache.directory(), getenv("CACHE_MB", 512) << 20
+  folder, limit = diskcache.directory(), getenv("CACHE_MB", 512, 0) << 20
   sizes = [f.stat().st_size for f in folder.iterdir() if f.is_file()] if folder.is_dir() else []
   found.rows.append(("folder", str(folder), "CACHEDIR" if "CACHEDIR" in os.environ else "the default"))
   found.rows.append(("entries", str(len(sizes)), f"{size_to_str(sum(sizes))} of {size_to_str(limit)}"))

@@ -277,6 +277,22 @@ def _from_torch_dtype(x: Any) -> DType:
   return dtypes.by_name[name]
 
 
+def check_holds(dtype: DType, value: Any) -> None:
+  """OverflowError for a number that, truncated, is none of the integers of `dtype`: what is given is not to wrap."""
+  if not holds_number(dtype, value):
+    low, high = dtypes.min(dtype), dtypes.max(dtype)
+    wider = "int64" if dtypes.min(dtypes.int64) <= int(value) <= dtypes.max(dtypes.int64) else "float64"
+    fix = f'a wider type, e.g. dtype="{wider}"' + (f", and .cast({dtype.name!r}) to wrap" if wider == "int64" else "")
+    raise OverflowError(f"{value} is no {dtype.name}, which holds {low} to {high}\n  fix: {fix}")
+
+
+def holds_number(dtype: DType, value: Any) -> bool:
+  """Whether a number, truncated, is one of the integers of `dtype`; True for floats and bools, which round."""
+  if not dtypes.is_int(dtype) or (isinstance(value, float) and not math.isfinite(value)):
+    return True
+  return bool(dtypes.min(dtype) <= int(value) <= dtypes.max(dtype))
+
+
 def as_const(value: Any, dtype: DType) -> ConstType:
   """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its
   width.

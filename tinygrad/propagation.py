@@ -100,7 +100,8 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
 
 
 def check_machine(memory: Any, machine: Any) -> None:
-  if not (memory is None or (isinstance(memory, (int, float)) and memory > 0)):
+  number = isinstance(memory, (int, float)) and not isinstance(memory, bool)
+  if not (memory is None or (number and memory > 0)):
     refuse(f"auto: memory={memory!r} is no number of bytes on each device", "memory=80e9, or None: enough")
   if not (machine is None or isinstance(machine, machines.Machine)):
     fix = "machine=Machine(flops=1e15, bandwidth=3e12, link=4e11, latency=1e-5)  # of tinygrad.device.machine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import pathlib
 import sys
 import warnings
@@ -28,7 +29,16 @@ from tinygrad.device import (
   refuse,
   show_placement,
 )
-from tinygrad.dtype import DType, _from_torch_dtype, as_const, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.dtype import (
+  DType,
+  _from_torch_dtype,
+  as_const,
+  check_holds,
+  dtypes,
+  from_numpy_dtype,
+  to_dtype,
+  to_numpy_dtype,
+)
 from tinygrad.engine.program_order import VIEWS, memory_state, program_order
 from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
@@ -850,7 +860,9 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
-    u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
+    d = dtype or dtypes.from_py(data)
+    check_holds(d, data)
+    u = UOp.const(d, data, unique=True)
     return u if device is None else u.copy_to_device(device)
   if data is None:
     return UOp.buffer((0,), dtype or dtypes.default_float, Device.DEFAULT if device is None else device)
@@ -904,6 +916,8 @@ def _to_array(data: Any, dtype: DType | None) -> Any:
 
 def _array_of_ints(objects: Any, kind: DType) -> Any:
   """An array of Python's integers, which numpy would take for floats or objects."""
+  for x in objects.flat:
+    check_holds(kind, x)
   values = [as_const(int(x), kind) for x in objects.flat]
   return numpy.array(values, to_numpy_dtype(kind)).reshape(objects.shape)
 
@@ -925,6 +939,12 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   if wide.dtype == object:
     fix = "leave out what is none, and give a whole number that is so large as a float"
     raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}\n  fix: {fix}")
+  if dtypes.is_int(kind):
+    whole = numpy.trunc(wide) if wide.dtype.kind == "f" else wide
+    for bad in wide[~((whole >= dtypes.min(kind)) & (whole < int(dtypes.max(kind)) + 1))].tolist():
+      if isinstance(bad, float) and not math.isfinite(bad):
+        raise ValueError(f"{bad} is no {kind.name}\n  fix: a finite number, or a float type")
+      check_holds(kind, bad)
   if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
     with numpy.errstate(invalid="ignore", over="ignore"):  # as a cast on a device
       return wide.astype(to_numpy_dtype(kind))

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pickle
 import random
+import re
 import sys
 
 import numpy as np
@@ -878,3 +879,34 @@ def test_what_was_computed_of_an_argument_before_the_step_writes_to_it_keeps_its
   step(b, one)
   assert (earlier.tolist(), later.tolist(), b.tolist(), a.tolist()) == ([11.0], [12.0], [21.0], [7.0])
   assert of_what_is_read.tolist() == [6.0]
+
+
+@pytest.mark.parametrize(
+  ("step", "beyond"),
+  [
+    (lambda x, n: x[:n].sum(), "(0, 15) is not inside [0, 10]"),
+    (lambda x, n: x[n] * 2, "(15, 16) is not inside [0, 10]"),
+    (lambda x, n: x.shrink(((n - 1, n + 1),)) * 2, "(14, 16) is not inside [0, 10]"),
+    (lambda x, n: x[:8].shrink(((0, n),)).pad(((0, 10 - n),)) * 2, "(0, 15) is not inside [0, 8]"),
+    (lambda x, n: x.__setitem__(n, 7) or x.realize(), "(15, 16) is not inside [0, 10]"),
+  ],
+)
+def test_a_variable_that_leaves_the_dim_is_refused_in_a_replay_too(step, beyond):
+  """It read, and wrote, what lies behind the memory."""
+  v, f = Variable("n", 1, 20), TinyJit(step)
+  want = [step(Tensor.arange(10).clone().realize(), v.bind(k)).tolist() for k in (3, 4, 5)]
+  got = []
+  for k in (3, 4, 5):
+    x = Tensor.arange(10).clone().realize()
+    got.append(f(x, v.bind(k)).tolist())
+    assert k == 3 or f.captured is not None
+  with pytest.raises(ValueError, match=f"with n = 15 the range {re.escape(beyond)}\n    in test_jit.py(.|\n)*fix: "):
+    f(x, v.bind(15))
+  assert got == want and f(Tensor.arange(10).clone().realize(), v.bind(5)).tolist() == want[2]
+
+
+def test_a_variable_that_cannot_leave_the_dim_is_not_looked_at():
+  v, f = Variable("n", 1, 10), TinyJit(lambda x, n: x[:n].sum())
+  for k in (3, 4):
+    f(Tensor.arange(10).clone().realize(), v.bind(k))
+  assert f.captured.limits == []

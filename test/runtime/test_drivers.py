@@ -126,6 +126,14 @@ def test_one_physical_device_is_as_many_as_are_asked_for():
   assert "CL_VIRTUAL=n" in run(code, CL_VIRTUAL="1")
 
 
+@needs_cl
+@pytest.mark.parametrize("given", ["x", "0"])
+def test_as_many_as_are_asked_for_is_a_number(given):
+  code = "from tinygrad import Device\ntry: Device['CL']\nexcept ValueError as e: print(e)"
+  said = run(code, CL_VIRTUAL=given)
+  assert f"CL_VIRTUAL='{given}' in the environment is no int of 1 or more\n  fix: export CL_VIRTUAL=" in said
+
+
 def test_without_a_driver_its_tests_are_skipped_for_one_reason_that_the_summary_names():
   one = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test/renderer/test_cstyle.py", "-k", "compute_what_lanes_do"]
   out = run("", *one, HIDE="pyopencl", path=[str(ROOT / "test" / "hidden")])

@@ -484,6 +484,7 @@ def test_what_auto_has_chosen_is_not_said_to_be_the_users():
 WRONG = [
   ({"machine": "h999"}, ShardTypeError, r"auto: machine='h999' is no Machine\n(.|\n)*fix: machine=Machine\("),
   ({"memory": "12 GB"}, ShardError, r"auto: memory='12 GB' is no number of bytes(.|\n)*fix: memory=80e9"),
+  ({"memory": True}, ShardError, "auto: memory=True is no number of bytes(.|\n)*fix: memory=80e9"),
   ({"memory": -1}, ShardError, "auto: memory=-1 is no number of bytes"),
   ({"memory": float("nan")}, ShardError, "auto: memory=nan is no number of bytes"),
 ]

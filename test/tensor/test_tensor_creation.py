@@ -1,6 +1,7 @@
 """Creation: from data, from rules, and at random."""
 
 import math
+import operator
 import os
 import pathlib
 import subprocess
@@ -40,7 +41,6 @@ def test_from_data(data, dtype, shape):
 
 def test_from_data_with_a_type():
   close(Tensor([1.7, -1.7], dtype=dtypes.int32), [1, -1])
-  close(Tensor([300], dtype=dtypes.uint8), [44])
   close(Tensor([2**40], dtype="int64"), [2**40])
   close(Tensor([2**64 - 1], dtype=dtypes.uint64).eq(2**64 - 1), [True])
   assert Tensor(np.arange(2), dtype="half").dtype is dtypes.float16
@@ -422,8 +422,9 @@ def test_lists_of_integers_beyond_int64_keep_their_digits():
   assert Tensor(x, dtype="uint64").tolist() == x
   assert Tensor([x[:2], x[2:]], dtype="uint64").tolist() == [x[:2], x[2:]]
   assert Tensor([np.uint64(2**64 - 1), 1], dtype="uint64").tolist() == [2**64 - 1, 1]
-  assert Tensor([2**64 - 1, -1], dtype="int64").tolist() == [-1, -1]
-  assert Tensor([2**70 + 3, 5], dtype="int32").tolist() == [3, 5]
+  for x, kind in (([2**64 - 1, -1], "int64"), ([5, 2**70 + 3], "int32")):
+    with pytest.raises(OverflowError, match=f"(?s){max(x)} is no {kind}, which holds .*fix: "):
+      Tensor(x, dtype=kind)
   for kind in ("float32", "float64", "bfloat16"):
     got = Tensor([10**30, -(2**80), 1], dtype=kind)
     np.testing.assert_allclose(got.cast("float64").numpy(), [1e30, -(2.0**80), 1], rtol=4e-3)
@@ -432,3 +433,44 @@ def test_lists_of_integers_beyond_int64_keep_their_digits():
       Tensor(x)
   with pytest.raises(TypeError, match="(?s)must hold numbers.*fix: "):
     Tensor([10**30, None], dtype="float32")
+
+
+def test_numbers_that_a_type_does_not_hold_are_refused():
+  """They wrapped: `Tensor([300], dtype="uint8")` was 44, and equal to 300."""
+  u = Tensor([44, 1], dtype="uint8")
+  for make, said in [
+    (lambda: Tensor([300], dtype="uint8"), "300 is no uint8, which holds 0 to 255"),
+    (lambda: Tensor(300, dtype="uint8"), "300 is no uint8"),
+    (lambda: Tensor([[1], [-1]], dtype="uint64"), "-1 is no uint64"),
+    (lambda: Tensor([2**40], dtype="int32"), "1099511627776 is no int32"),
+    (lambda: Tensor([1.0, 2.0**31], dtype="int32"), "2147483648.0 is no int32"),
+    (lambda: Tensor([2**70], dtype="int64"), "1180591620717411303424 is no int64"),
+    (lambda: Tensor.full((2,), 300, dtype="uint8"), "300 is no uint8"),
+    (lambda: u.full_like(-1), "-1 is no uint8"),
+    (lambda: u.assign([300, 1]), "300 is no uint8"),
+    (lambda: u.__setitem__(0, 300), "setitem: 300 is no uint8"),
+    (lambda: u.__setitem__(slice(2), [300, 1]), "300 is no uint8"),
+    (lambda: u + 300, "add: 300 is no uint8"),
+    (lambda: 300 - u, "sub: 300 is no uint8"),
+    (lambda: (u > 3).where(u, 300), "where: 300 is no uint8"),
+    (lambda: u.pad((1, 1), value=300), "pad: 300 is no uint8"),
+    (lambda: u.scatter(0, Tensor([0]), 300), "300 is no uint8"),
+    (lambda: Tensor([3]) * 2**31, "mul: 2147483648 is no int32"),
+  ]:
+    with pytest.raises(OverflowError, match=f"(?s)^{said}.*\n  fix: "):
+      make()
+  for bad in (float("nan"), float("inf")):
+    with pytest.raises(ValueError, match=f"{bad} is no int32\n  fix: "):
+      Tensor([bad], dtype="int32")
+  for kind in (dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.int64, dtypes.uint64):
+    ends = [int(dtypes.min(kind)), int(dtypes.max(kind))]
+    assert Tensor(ends, dtype=kind).tolist() == ends and Tensor(ends[1], dtype=kind).item() == ends[1]
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8", "int32", "uint64"])
+def test_integers_compare_with_numbers_that_their_type_does_not_hold(kind):
+  a = np.array([0, 1, 44, 100], kind)
+  for n in (-(2**70), -1, 44, 300, 2**32 + 44, 2**64 + 44):
+    for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+      want = [op(int(x), n) for x in a]
+      assert op(Tensor(a), n).tolist() == want, (op, n)

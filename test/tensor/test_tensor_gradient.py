@@ -375,3 +375,35 @@ def test_a_realized_tensor_is_an_end_where_nothing_is_lost():
   close(lazy.grad, [1.0, 2.0])
   gone = (Tensor([1.0, 1.0], requires_grad=True) * 2).realize()  # nobody waits for its gradient
   (gone * w).sum().backward()
+
+
+def test_an_extremum_that_is_nan_hands_its_gradient_to_the_nans():
+  """As PyTorch 2.13 has it for `max()` and `max_pool2d`; it was 0 for all. The expected values are its own."""
+  nan, two = float("nan"), ("CPU:0", "CPU:1")
+  programs = [
+    (lambda x: x.max(), [1.0, nan, 3.0, nan], [0, 0.5, 0, 0.5]),
+    (lambda x: x.min(), [1.0, nan, 3.0, 0.5], [0, 1, 0, 0]),
+    (lambda x: x.shard(two, 0).max(), [1.0, nan, 3.0, nan], [0, 0.5, 0, 0.5]),
+    (lambda x: x.reshape(1, 1, 1, 4).max_pool2d((1, 2)), [1.0, nan, 3.0, 4.0], [0, 1, 0, 1]),
+    (lambda x: x.reshape(1, 1, 1, 4).max_pool2d((1, 2), 1), [1.0, nan, 3.0, 4.0], [0, 2, 0, 1]),
+    (lambda x: Tensor.zeros(2).scatter_reduce(0, Tensor([0, 0, 1, 1]), x, "amax", include_self=False),
+      [1.0, nan, 3.0, 4.0], [0, 1, 0, 1]),
+  ]  # fmt: skip
+  for f, values, want in programs:
+    x = Tensor(values)
+    assert f(x).sum().gradient(x)[0].tolist() == want
+
+
+def test_products_have_second_derivatives():
+  """They were nan: 0 * inf, of the infinity that is not there. The sum of d2(p**2)/dxi dxj over j, by hand."""
+  a = np.array([0.5, -1.25, 2.0], np.float32)
+  x = Tensor(a)
+  first = (x.prod() ** 2).gradient(x)[0]
+  p2 = float(a.prod()) ** 2
+  want = [sum((2 if i == j else 4) * p2 / (a[i] * a[j]) for j in range(3)) for i in range(3)]
+  close(first.sum().gradient(x)[0], want)
+  pair = Tensor([3.0, 5.0])  # x0 + x0 x1 has (1 + x1, x0), and the sum of that (1, 1)
+  close(pair.cumprod(0).sum().gradient(pair)[0].sum().gradient(pair)[0], [1.0, 1.0])
+  rows = Tensor([[3.0, 5.0], [2.0, 7.0]])
+  scattered = Tensor.ones(2).scatter_reduce(0, Tensor([0, 0, 1, 1]), rows.reshape(4), "prod")
+  close(scattered.sum().gradient(rows)[0].sum().gradient(rows)[0], np.ones((2, 2)))

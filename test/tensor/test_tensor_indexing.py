@@ -448,3 +448,46 @@ def test_a_variable_below_0_counts_from_the_end():
     want = x.copy()
     want[:, k] = 50
     close(t, want)
+
+
+MASK = np.array([[True, False, True], [False, True, True]])
+
+
+@pytest.mark.parametrize(
+  "index",
+  [
+    True,
+    False,
+    np.True_,
+    np.array(False),
+    (True, 0),
+    (0, True),
+    (..., True),
+    (None, True),
+    (True, False),
+    (True, [0, 1]),
+    ([0, 1], True),
+    (slice(None), True, [0, 1]),
+    (..., True, 0),
+    (MASK, True),
+    (True, MASK),
+    ([True, False], True),
+    (slice(None), MASK[0], True),
+    (slice(None, None, -1), True, slice(1, 3)),
+  ],
+  ids=str,
+)
+def test_a_bool_keeps_all_or_nothing_in_a_new_dim(index):
+  """As NumPy and PyTorch have it; numpy is the oracle, of reading and of writing."""
+  a = np.arange(6, dtype=np.int32).reshape(2, 3)
+  got, written = Tensor(a)[index].numpy(), Tensor(a).realize()
+  assert got.shape == a[index].shape
+  np.testing.assert_array_equal(got, a[index])
+  written[index] = 9
+  a[index] = 9
+  np.testing.assert_array_equal(written.numpy(), a)
+
+
+def test_a_bool_tensor_without_dims_is_read_as_an_index():
+  x = Tensor([[1, 2], [3, 4]])
+  assert x[Tensor(True)].tolist() == [[[1, 2], [3, 4]]] and x[0, Tensor([3]).sum() > 5].shape == (0, 2)

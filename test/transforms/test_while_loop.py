@@ -3,9 +3,26 @@
 import numpy as np
 import pytest
 
-from tinygrad import Context, Mesh, P, Tensor, TinyJit, grad, jvp, scan, shard_map, vmap, while_loop
+from tinygrad import (
+  Context,
+  Mesh,
+  P,
+  Tensor,
+  TinyJit,
+  checkpoint,
+  cond,
+  grad,
+  jacfwd,
+  jvp,
+  scan,
+  shard_map,
+  stop_gradient,
+  vmap,
+  while_loop,
+)
 from tinygrad.engine.jit import JitError
 from tinygrad.helpers import GlobalCounters
+from tinygrad.sharding import explain
 from tinygrad.transforms import run_loops
 
 MESH = Mesh(("CPU:0", "CPU:1"), names=("x",))
@@ -148,6 +165,49 @@ def captured():
     f(Tensor(3).realize())
 
 
+def doubled(x):
+  """x times 2 until all are 100 or more: the tangents are as many times the tangents."""
+  return while_loop(lambda c: (c < 100).any(), lambda c: c * 2, x)
+
+
+VALUES, DIRECTIONS = [3.0, 4.0], [1.0, -2.0]
+EACH, ALL = [64.0, -64.0], [64.0, -128.0]  # 3 goes to 192 by 64, 4 to 128 by 32 alone, and to 256 beside 3
+AROUND = {
+  "plain": (doubled, ALL),
+  "mapped": (vmap(doubled), EACH),
+  "checkpointed": (checkpoint(doubled), ALL),
+  "on one way": (lambda x: cond(x.sum() > 0, doubled, lambda x: x, x), ALL),
+  "in a scan": (lambda x: scan(lambda c, _: (doubled(c), None), x, None, length=2)[0], ALL),
+  "cut": (lambda x: doubled(x.shard(MESH, P("x"))), ALL),
+  "on each device": (lambda x: shard_map(vmap(doubled), MESH, P("x"), P("x"))(x.shard(MESH, P("x"))), EACH),
+  "stopped": (lambda x: doubled(stop_gradient(x)), [0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_tangents_go_with_the_values(name):
+  f, want = AROUND[name]
+  x, v = Tensor(VALUES), Tensor(DIRECTIONS)
+  assert jvp(f, (x,), (v,))[1].tolist() == want
+  step = TinyJit(lambda x, v: jvp(f, (x,), (v,))[1].realize())
+  for _ in range(4):
+    assert step(x.realize(), v.realize()).tolist() == want
+
+
+def test_tangents_of_what_a_loop_reads_and_of_what_only_becomes_one():
+  """x**4 and 1 + x + x**2 + x**3; the second begins as a constant. And derivatives of derivatives."""
+  start = lambda x: (Tensor(0), x, Tensor(0.0), Tensor(1.0))  # noqa: E731
+  step = lambda s, x: (s[0] + 1, s[1], s[2] + s[3], s[3] * x)  # noqa: E731
+  f = lambda x: while_loop(lambda s: s[0] < 4, lambda s: step(s, x), start(x))  # noqa: E731
+  (count, same, total, power), found = jvp(f, (Tensor(2.0),), (Tensor(1.0),))
+  assert [t.item() for t in (count, same, total, power)] == [4, 2, 15, 16]
+  assert [t.item() for t in found] == [0, 1, 1 + 4 + 12, 32]
+  second = jvp(lambda x: jvp(lambda x: f(x)[3], (x,), (Tensor(1.0),))[1], (Tensor(2.0),), (Tensor(1.0),))[1]
+  assert second.item() == 48
+  a = np.array([9.0, 16.0], np.float32)
+  np.testing.assert_allclose(jacfwd(root)(Tensor(a)).numpy(), np.diag(0.5 / np.sqrt(a)), rtol=1e-3, atol=1e-6)
+
+
 ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
 REFUSED = {
   "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),
@@ -158,7 +218,7 @@ REFUSED = {
   "nothing": (lambda: while_loop(lambda x: Tensor(True), lambda x: x, ()), ValueError, "no Tensor in init"),
   "random": (lambda: while_loop(lambda x: x < 1, lambda x: x + Tensor.rand(()), Tensor(0.0)), ValueError, "draw them"),
   "gradient": (lambda: grad(lambda x: root(x).sum())(ONE), TypeError, "while_loop: there is no gradient(.|\n)*scan"),
-  "tangent": (lambda: jvp(root, (ONE,), (ONE,)), TypeError, "without the loop is asked for(.|\n)*scan with a known"),
+  "explained": (lambda: explain(root(ONE)), TypeError, "without the loop is asked for(.|\n)*realize its result first"),
   "captured with a loop in it": (captured, JitError, "a loop within it cannot be captured"),
 }
 

@@ -16,7 +16,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
-from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
+from tinygrad.engine.run import Check, Run, Stretch, Work, limits, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
@@ -137,6 +137,7 @@ class Captured:
   variables: Values
   structure: Any  # the result, with the type of a Tensor in its place, or its number if it is an argument
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
+  limits: list[Check]  # what variables' values have to keep to
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
 
   def __post_init__(self) -> None:
@@ -223,6 +224,8 @@ class Captured:
   def replay(self, inputs: Sequence[UOp], variables: Values, given: Sequence[Any]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors beside those of `given`."""
     n = self.n_inputs
+    for check in self.limits if variables != self.variables else ():
+      check(variables)
     if changed := inputs != self.given[:n]:
       if any(inputs[i] is not self.given[i] for i in self.written_inputs):
         self.settled = -1  # nobody has looked at what reads these
@@ -407,10 +410,11 @@ class TinyJit(Generic[A, R]):
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, set(), None)
-    runs, empty = list[Run](), list[Buffer]()
+    runs, empty, checks = list[Run](), list[Buffer](), list[Check]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
-    with program_order.step() as began, recorders.holding(lambda run: take_up(run, runs, empty)):
+    recording = recorders.holding(lambda run: take_up(run, runs, empty))
+    with program_order.step() as began, recording, limits.holding(checks.append):
       found = self.realized(result := call(), began)
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
@@ -431,7 +435,7 @@ class TinyJit(Generic[A, R]):
       made = {u: Made(u, given) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
-      state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, places)
+      state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, checks, places)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -48,6 +48,8 @@ def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Se
   return run
 
 
+Check = Callable[[dict[str, int]], None]  # raises for values that variables cannot have
+limits: ThreadList[Callable[[Check], None]] = ThreadList()  # what a JIT that captures has to check of its replays
 recorders: ThreadList[Callable[[Run], None]] = ThreadList()  # the JIT that captures, if one does: told of every run
 watchers: list[Callable[[Sequence[Work]], None]] = []  # told of all that is handed over (simulation/)
 tracers: ThreadList[Any] = ThreadList()  # transforms whose functions are being called, innermost last (transforms/)

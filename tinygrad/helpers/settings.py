@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 
 @functools.cache
-def getenv(key: str, default: Any = 0) -> Any:
-  """The environment's value of `key`, with the type of `default`. ValueError for what is none of that type.
+def getenv(key: str, default: Any = 0, least: float | None = None) -> Any:
+  """The environment's value of `key`, with the type of `default`. ValueError for what is none of that type, and for a
+  number below `least`.
 
   Examples:
     >>> getenv("NOT_SET", 3)
@@ -23,10 +24,13 @@ def getenv(key: str, default: Any = 0) -> Any:
   """
   value = os.environ.get(key)
   try:
-    return default if value is None else type(default)(value)
-  except ValueError as e:
-    kind, fix = type(default).__name__, f"export {key}={default}, or unset it"
-    raise ValueError(f"{key}={value!r} in the environment is no {kind}\n  fix: {fix}") from e
+    found = default if value is None else type(default)(value)
+  except ValueError:
+    found = None
+  if found is None or (least is not None and not found >= least):
+    kind = type(default).__name__ + ("" if least is None else f" of {least} or more")
+    raise ValueError(f"{key}={value!r} in the environment is no {kind}\n  fix: export {key}={default}, or unset it")
+  return found
 
 
 def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], bool]:
@@ -45,23 +49,26 @@ class ContextVar:
   """
 
   all: ClassVar[dict[str, ContextVar]] = {}
-  __slots__ = ("check", "default", "key", "shapes", "value")
+  __slots__ = ("check", "default", "key", "least", "shapes", "value")
 
-  def __init__(self, key: str, default_value: Any, shapes: str | None = "graph") -> None:
+  def __init__(self, key: str, default_value: Any, shapes: str | None = "graph", least: float | None = None) -> None:
     if key in ContextVar.all:
       raise ValueError(f"context variable {key} exists already\n  fix: another name, or ContextVar.all[{key!r}]")
     assert shapes is None or shapes in STAGES, shapes
     if isinstance(default_value, tuple) and key in os.environ:
       raise ValueError(f"{key} is no word that the environment can say\n  fix: unset {key}; `with Context({key}=…)`")
-    self.key, self.shapes, self.default = key, shapes, default_value
+    self.key, self.shapes, self.default, self.least = key, shapes, default_value, least
     self.check: Callable[[Any], object] = self.of_type
     self.value = getenv(key, default_value)
     ContextVar.all[key] = self
 
   def of_type(self, value: Any) -> None:
-    """ValueError for what is no number, where the default is one."""
-    if isinstance(self.default, (int, float)) and not isinstance(value, (int, float)):
-      raise ValueError(f"{self.key}={value!r} is no number\n  fix: {self.key}={self.default}, or leave it out")
+    """ValueError for what is no number, where the default is one, and for one below `least`."""
+    if not isinstance(self.default, (int, float)):
+      return
+    if not isinstance(value, (int, float)) or (self.least is not None and not value >= self.least):
+      kind = "number" if self.least is None else f"number of {self.least} or more"
+      raise ValueError(f"{self.key}={value!r} is no {kind}\n  fix: {self.key}={self.default}, or leave it out")
 
   def refine(self, check: Callable[[Any], object]) -> None:
     """`check` raises for a value that this variable cannot have; where it is set, and now, if it has one."""
@@ -182,9 +189,9 @@ BEAM = ContextVar("BEAM", 0, "code")
 KERNEL_SCHEDULES = ContextVar("KERNEL_SCHEDULES", (), "code")  # users' own steps (tuning/by_hand.py)
 QUICK_CODE = ContextVar("QUICK_CODE", 1, None)  # 1: LLVM compiles small work in a hurry at first, to the same bits
 PLAN_CACHE = ContextVar("PLAN_CACHE", 1, None)  # 1: plans are kept on disk, too
-BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take
+BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code", 0)  # that the search for one kernel may take
 # of one device for one kernel; 0: the cores over the devices at work
-CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule")
+CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule", 0)
 SIM = ContextVar("SIM", "", "code")  # the cluster that simulated devices stand for (docs/simulation.md)
 TRAINING = ContextVar("TRAINING", 0, "graph")
 NO_GRAD = ContextVar("NO_GRAD", 0, "graph")  # 1: no gradient flows through what is computed
@@ -197,7 +204,7 @@ VIZ_FILE = ContextVar("VIZ_FILE", "viz.html", None)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32", "graph")
 DEFAULT_INT = ContextVar("DEFAULT_INT", "int32", "graph")
 DEV = ContextVar("DEV", "", "graph")  # where new tensors go (Device.DEFAULT)
-NO_COLOR = ContextVar("NO_COLOR", 0, None)
+NO_COLOR = ContextVar("NO_COLOR", "", None)  # anything but nothing (no-color.org)
 REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what partial sums of half precision are carried in
 
 # Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here

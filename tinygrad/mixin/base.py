@@ -16,7 +16,7 @@ from tinygrad.device import (
   reduced_placement,
   refuse,
 )
-from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
+from tinygrad.dtype import DType, dtypes, holds_number, least_upper_dtype, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import Move, Ops, UOp, describe
 
@@ -151,7 +151,7 @@ class Base:
   """Whether it is memory, or a view of it: what is written there shows here. Otherwise it is a value, which stays as it
   was when it was made, although its node may have simplified to a view of memory (docs/assignment.md)."""
 
-  def __init__(self, data: Any = None, device: DeviceArg = None) -> None:
+  def __init__(self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None) -> None:
     """A tensor of a list or an array."""
     raise NotImplementedError
 
@@ -318,7 +318,11 @@ class Base:
       if getattr(x, "shape", None) != ():  # a numpy scalar is a number too
         raise TypeError(f"{name}: cannot use {type(x).__name__} as an operand\n  fix: {_instead_of(x)}")
       x = x.item()
-    return UOp.const(weak_dtype(self.dtype, x), x)
+    d = weak_dtype(self.dtype, x)
+    if not holds_number(d, x):
+      rule = f"{x} is no {d.name}, which holds {dtypes.min(d)} to {dtypes.max(d)}"
+      mismatch(name, rule, [self.uop], 'cast the tensor to a wider type, e.g. x.cast("int64")', OverflowError)
+    return UOp.const(d, x)
 
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
     """This tensor and an operand, as nodes of their least upper type and their common shape."""

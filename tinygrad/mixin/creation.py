@@ -5,7 +5,7 @@ import math
 from typing import Any, Self
 
 from tinygrad.device import Device, reduced_placement
-from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.dtype import DType, check_holds, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, check_choice, dim_arguments, sint, to_placement
 from tinygrad.mixin.math import Math
@@ -53,6 +53,8 @@ class Creation(Math):
       what = f"full: the value is one number, not a {type(fill_value).__name__}"
       raise TypeError(f"{what}\n  fix: Tensor({fill_value!r}).expand({shape!r})")
     d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
+    if isinstance(fill_value, (int, float)):
+      check_holds(d, fill_value)
     scalar = fill_value.cast(d) if symbolic else UOp.const(d, fill_value, unique=buffer)
     return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, **more)
 

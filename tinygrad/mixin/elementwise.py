@@ -1,11 +1,12 @@
 """Elementwise arithmetic, comparisons, bits and casts, and the operators that stand for them."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
-from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch
+from tinygrad.dtype import DType, check_holds, dtypes, holds_number, least_upper_float, to_dtype
+from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch, weak_dtype
 from tinygrad.mixin.movement import Movement
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
@@ -196,6 +197,14 @@ class Elementwise(Movement):
     a, b = self._operands(x, name, reverse)
     return self._new(a.alu(OF_BOOLS.get(op, op) if a.dtype is dtypes.bool else op, b))
 
+  def _comparison(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
+    return self._binary(op, self._comparable(x), name, reverse)
+
+  def _comparable(self, x: Any) -> Any:
+    """A number beyond what this integer type holds is above, or below, every element, as infinity is."""
+    beyond = isinstance(x, int) and not holds_number(weak_dtype(self.dtype, x), x)
+    return math.copysign(math.inf, x) if beyond else x
+
   def _integer_binary(self, op: Ops, x: Any, name: str, reverse: _bool = False, boolean: _bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
     if dtypes.is_float(a.dtype) or (dtypes.is_bool(a.dtype) and not boolean):
@@ -211,7 +220,9 @@ class Elementwise(Movement):
       >>> Tensor([1.0, 2.0]).const_like(7).tolist()
       [7.0, 7.0]
     """
-    return self._wrap(UOp.const(dtype or self.dtype, b).broadcast_to(self.shape))
+    d = self.dtype if dtype is None else to_dtype(dtype)
+    check_holds(d, b)
+    return self._wrap(UOp.const(d, b).broadcast_to(self.shape))
 
   def _always(self, value: Scalar) -> Self:
     """`value` whatever the element is, nan too: unlike `const_like` it depends on this tensor, with derivative 0."""
@@ -578,7 +589,7 @@ class Elementwise(Movement):
       >>> Tensor([1, 2, 3]).lt(2).tolist()
       [True, False, False]
     """
-    return self._binary(Ops.CMPLT, x, "lt")
+    return self._comparison(Ops.CMPLT, x, "lt")
 
   def gt(self, x: Any) -> Self:
     """x > y, as bools.
@@ -588,7 +599,7 @@ class Elementwise(Movement):
       >>> Tensor([1, 2, 3]).gt(2).tolist()
       [False, False, True]
     """
-    return self._binary(Ops.CMPLT, x, "gt", True)
+    return self._comparison(Ops.CMPLT, x, "gt", True)
 
   def eq(self, x: Any) -> Self:
     """x == y, as bools; nan equals nothing.
@@ -598,7 +609,7 @@ class Elementwise(Movement):
       >>> Tensor([1, 2]).eq(2).tolist()
       [False, True]
     """
-    return self._binary(Ops.CMPEQ, x, "eq")
+    return self._comparison(Ops.CMPEQ, x, "eq")
 
   def ne(self, x: Any) -> Self:
     """x != y, as bools.
@@ -608,10 +619,10 @@ class Elementwise(Movement):
       >>> Tensor([1, 2]).ne(2).tolist()
       [True, False]
     """
-    return self._binary(Ops.CMPNE, x, "ne")
+    return self._comparison(Ops.CMPNE, x, "ne")
 
   def _or_equal(self, x: Any, name: str, reverse: _bool) -> Self:
-    a, b = self._operands(x, name, reverse)
+    a, b = self._operands(self._comparable(x), name, reverse)
     if dtypes.is_float(a.dtype):  # nan is neither below, equal nor above
       return self._new(a.alu(Ops.CMPLT, b).alu(Ops.OR, a.alu(Ops.CMPEQ, b)))
     return self._new(b.alu(Ops.CMPLT, a).alu(Ops.NOT))

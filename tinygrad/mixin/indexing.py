@@ -43,19 +43,35 @@ class Indexing(Reduce):
 
   def __getitem__(self, indices: Any) -> Self:
     """`x[i]`, `x[a:b:s]`, `x[..., None]`, `x[rows]` with integer tensors or lists and `x[mask]` (numpy's rules; a plain
-    integer is a view, as in PyTorch), also `x[v:v+2]` for bound variables.
+    integer is a view, as in PyTorch), also `x[v:v+2]` for bound variables. True and False keep all or nothing, in a
+    new dim.
 
     An integer tensor's element outside [-n, n) reads 0; a mask is realised to be counted. Raises IndexError for an
     index that does not fit, and for a number of a list or numpy array that is out of range.
     """
-    parts, shape, axes = self._parse(indices)
-    x = self._view(parts).reshape(shape)
+    of, indices = self._with_flags(indices)
+    parts, shape, axes = of._parse(indices)
+    x = of._view(parts).reshape(shape)
     picked = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
     return x._pick(picked) if picked else x
 
+  def _with_flags(self, indices: Any) -> tuple[Self, Any]:
+    """A bool among indices stands for no dim: it picks all, or nothing, of a new dim of 1."""
+    given = _listed(indices)
+    if not any(map(_is_flag, given)):
+      return self, indices
+    rest, x, dim = self.ndim - sum(map(_dims_of, given)), self, 0
+    made: list[Any] = []
+    for index in given:
+      if _is_flag(index):
+        x, index = x.unsqueeze(dim), [0] if (index if isinstance(index, bool) else index.item()) else []
+      made.append(index)
+      dim += rest if index is Ellipsis else _dims_of(index)
+    return x, tuple(made)
+
   def _parse(self, indices: Any) -> tuple[list[_Part], tuple[sint, ...], list[int]]:
     """(a part for each dim, the shape after the parts with the new dims of None, each dim's place in that shape)."""
-    given = list(indices) if isinstance(indices, tuple) or _is_tuple(indices) else [indices]
+    given = _listed(indices)
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
     if len(dots) > 1:
       raise IndexError(
@@ -121,7 +137,7 @@ class Indexing(Reduce):
         rule = f"index {index} is out of range for dim {dim} of a tensor of shape {self.shape}"
         raise IndexError(f"{rule}\n  fix: bind a value from 0 to {most - 1}; below 0 if the variable's bounds are")
       return _Part(start, start + 1, drop=True)
-    if isinstance(index, bool) or not hasattr(index, "__index__"):
+    if not hasattr(index, "__index__"):
       raise IndexError(f"{type(index).__name__} is no index\n  fix: use integers, slices, None, ... or integer tensors")
     i = int(index)
     if isinstance(n, int) and not -n <= i < n:
@@ -272,13 +288,15 @@ class Indexing(Reduce):
     value.
     """
     known = isinstance(v, (Base, int, float, UOp))
-    new = self._wrap(self._lift(v, "setitem") if known else type(self)(v).uop).cast(self.dtype)
+    data = None if known else type(self)(v, dtype=self.dtype if isinstance(v, (list, tuple)) else None)
+    new = self._wrap(self._lift(v, "setitem") if data is None else data.uop).cast(self.dtype)
     rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1
     if isinstance(indices, Base) and new.ndim <= rest:  # the same for every place: nothing has to be counted
       mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
       self._write(self.uop, mask._expand_to(self.shape).where(new, self).uop)
       return
-    parts, shape, axes = self._parse(indices)
+    of, index = self._with_flags(indices)
+    parts, shape, axes = of._parse(index)
     picks = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
     if not picks and self.follows and memory_state(self.uop) is not None:
       view = self._view(parts)
@@ -519,6 +537,26 @@ def _length(p: _Part) -> sint:
 def _exceeds(lengths: Iterable[tuple[sint, sint]]) -> bool:
   """Whether the second of a pair is known to be greater."""
   return any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in lengths)
+
+
+def _listed(indices: Any) -> list[Any]:
+  return list(indices) if isinstance(indices, tuple) or _is_tuple(indices) else [indices]
+
+
+def _is_flag(index: Any) -> bool:
+  """Whether an index is one bool."""
+  kind = getattr(index, "dtype", None)
+  return isinstance(index, bool) or (getattr(index, "shape", None) == () and kind in (dtypes.bool, numpy.bool_))
+
+
+def _dims_of(index: Any) -> int:
+  """How many dims of a tensor an index stands for: a mask for as many as it has."""
+  if index is None or index is Ellipsis or _is_flag(index):
+    return 0
+  if isinstance(index, Base):
+    return index.ndim if index.dtype is dtypes.bool else 1
+  listed = isinstance(index, (list, tuple)) or hasattr(index, "__array__")
+  return array.ndim if listed and (array := numpy.asarray(index)).dtype == bool else 1
 
 
 def _is_tuple(indices: Any) -> bool:

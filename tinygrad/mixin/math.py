@@ -308,7 +308,8 @@ class Math(Elementwise):
       >>> Tensor([-3.0, 0.0, 2.0]).sign().tolist()
       [-1.0, 0.0, 1.0]
     """
-    return self.lt(0).where(-1, self.gt(0).where(1, self.detach()))
+    positive = self.gt(0).where(1, self.detach())
+    return positive if dtypes.is_unsigned(self.dtype) else self.lt(0).where(-1, positive)
 
   def abs(self) -> Self:
     """The size of x, without its sign; its derivative at 0 is 0.

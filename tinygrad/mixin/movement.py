@@ -1,10 +1,12 @@
 """Movement: methods that change which element stands where, and never what it is."""
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
+from tinygrad.engine.run import limits
+from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod, user_line
 from tinygrad.mixin.base import (
   Base,
   Scalar,
@@ -15,7 +17,6 @@ from tinygrad.mixin.base import (
   dim_arguments,
   mismatch,
   sint,
-  weak_dtype,
 )
 from tinygrad.uop import Ops, UOp, simplify_sint, smax, smin, substitute
 
@@ -39,12 +40,30 @@ def infer_dim(old: tuple[sint, ...], known: list[sint]) -> sint:
   return result
 
 
-def value_now(n: sint) -> Any:
-  """The value of a dim or an index, by what its variables are bound to in this call; None if one is not."""
+def value_now(n: sint, values: Mapping[str, int] | None = None) -> Any:
+  """The value of a dim or an index, by what its variables are bound to in this call, or by `values`; None if one is
+  not."""
   if isinstance(n, int):
     return n
-  bound = simplify_sint(substitute(n, {u: u.src[1] for u in n.toposort() if u.op is Ops.BIND}))
-  return bound if isinstance(bound, int) else None
+  given, bound = values or {}, [u for u in n.toposort() if u.op is Ops.BIND]
+  known = {u: UOp.const(u.dtype, given.get(u.src[0].arg[0], u.src[1].arg)) for u in bound}
+  value = simplify_sint(substitute(n, known))
+  return value if isinstance(value, int) else None
+
+
+def _always(low: sint, high: sint) -> bool:
+  """Whether low <= high for all values in the bounds of the variables."""
+  between = simplify_sint(high - low)
+  return (between if isinstance(between, int) else int(between.vmin)) >= 0
+
+
+def check_within(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]) -> None:
+  """ValueError where [a, b) is not within [0, n) by other values of variables, in a replay of what was captured."""
+  known = [value_now(x, values) for x in (0, a, b, n)]
+  if None not in known and known != sorted(known):
+    said = ", ".join(f"{name} = {value}" for name, value in values.items())
+    rule = f"TinyJit: with {said} the range {(known[1], known[2])} is not inside [0, {known[3]}]"
+    raise ValueError(f"{rule}\n    in {line}\n  fix: bind what lies within, or pad the tensor first")
 
 
 class Movement(Base):
@@ -233,6 +252,9 @@ class Movement(Base):
       if None not in (known := [value_now(x) for x in (0, a, b, n)]) and known != sorted(known):
         what = f"the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})"
         raise ValueError(f"shrink: {what}\n  fix: a range within it, as (0, {n}), or pad first")
+      if limits.items and not (_always(0, a) and _always(a, b) and _always(b, n)):
+        for note in limits:
+          note(functools.partial(check_within, a, b, n, user_line()))
     return self._seen(self.uop.shrink(pairs))
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
@@ -281,7 +303,7 @@ class Movement(Base):
       self._check_count("pad", len(padding), "pairs", "one pair or None")
       pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
     if mode == "constant":
-      return (self if value == 0 else self.cast(weak_dtype(self.dtype, value)))._pad_pairs(pairs, value)
+      return (self if value == 0 else self.cast(self._lift(value, "pad").dtype))._pad_pairs(pairs, value)
     if not all_int(flatten(pairs)):
       raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}\n  fix: give integers, or mode='constant'")
     x = self

@@ -54,9 +54,14 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
   if op is Ops.MUL:
     others = product_of_others(x, lambda y, by: y.r(by, axes).expand(x.shape))
     return (g.expand(x.shape) * others,)
-  attained = x.eq(u.expand(x.shape))
+  attained = attaining(x, u.expand(x.shape))
   count = attained.cast(g.dtype).r(Ops.ADD, axes)
   return (attained.where((g / count).expand(x.shape), 0.0),)
+
+
+def attaining(x: UOp, extremum: UOp) -> UOp:
+  """Which elements of x are the extremum of those reduced with them: the nans, where there are some."""
+  return x.eq(extremum) | x.ne(x) if dtypes.is_float(x.dtype) else x.eq(extremum)
 
 
 def type_of_factors(x: UOp) -> DType:
@@ -80,9 +85,8 @@ def product_of_others(x: UOp, total: Callable[[UOp, Ops], UOp]) -> UOp:
 
   zero, huge = x.eq(0), x.eq(math.inf) | x.eq(-math.inf)
   plain = zero.where(1.0, huge.where((x > 0).where(x.const_like(1.0), -1.0), x))
-  product = total(plain, Ops.MUL) / plain
-  product = among_others(huge).where(product * math.inf, product)
-  return among_others(zero).where(product * 0, product)
+  product = total(plain, Ops.MUL) / plain * among_others(huge).where(x.const_like(math.inf), 1.0)
+  return product * among_others(zero).where(x.const_like(0.0), 1.0)  # factors: a derivative of a choice is 0 * inf
 
 
 def factors_reduce(u: UOp) -> Factors:
@@ -191,7 +195,7 @@ def gradient_scatter(g: UOp, u: UOp) -> Sequence[UOp | None]:
     return (None, mine)
   if op is Ops.MUL:
     return (None, mine * product_of_others(x, lambda y, by: y.scatter(index, n, by, batch).gather(index, batch)))
-  attained = x.eq(u.gather(index, batch))
+  attained = attaining(x, u.gather(index, batch))
   count = attained.cast(g.dtype).scatter(index, n, Ops.ADD, batch)
   return (None, attained.where(mine / count.gather(index, batch), 0.0))
 

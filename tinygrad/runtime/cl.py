@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Target
-from tinygrad.helpers import LazyModule, numpy, user_line
+from tinygrad.helpers import LazyModule, getenv, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, GridKernel, QueueDevice, errors_of
@@ -57,7 +57,7 @@ class Platform:
   def several(self) -> int:
     """How many devices are made of each."""
     on_gpu = bool(self.devices[0].type & cl.device_type.GPU)
-    return int(os.environ.get("CL_VIRTUAL", 1 if on_gpu else 4))
+    return int(getenv("CL_VIRTUAL", 1 if on_gpu else 4, 1))
 
 
 def settings_for(device: Any) -> dict[str, str]:

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import importlib.metadata
 import itertools
-import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy, Target, opened
 from tinygrad.device.cores import cuda_cores
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import LazyModule, prod, round_up
+from tinygrad.helpers import LazyModule, getenv, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
@@ -333,7 +332,7 @@ class CUDA(QueueDevice):
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
-    several = int(os.environ.get("CUDA_VIRTUAL", 1))
+    several = getenv("CUDA_VIRTUAL", 1, 1)
     self.context = self.choose(contexts(), "NVIDIA devices", "CUDA_VIRTUAL=n makes n of each", several)
     self.stream = self.do("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
     self.reached, *events = (self.do("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING) for _ in range(3))

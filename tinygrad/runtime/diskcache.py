@@ -54,7 +54,7 @@ def put(key: str, data: bytes) -> None:
       f.write(_digest(data) + data)
     _puts += 1
     if _puts % 64 == 1:
-      evict(getenv("CACHE_MB", 512) << 20)
+      evict(getenv("CACHE_MB", 512, 0) << 20)
   except OSError as e:
     if not _told:
       _told = True

@@ -8,7 +8,6 @@ each physical one, with queues of their own.
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import struct
 from collections import deque
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.device import ON_CPU, Backend, DeviceError, Target
-from tinygrad.helpers import LazyModule
+from tinygrad.helpers import LazyModule, getenv
 from tinygrad.renderer import cstyle
 from tinygrad.runtime.queues import LESS, Call, GridKernel, QueueDevice, errors_of
 
@@ -45,7 +44,7 @@ class METAL(QueueDevice):
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
-    several = int(os.environ.get("METAL_VIRTUAL", 1))
+    several = getenv("METAL_VIRTUAL", 1, 1)
     self.gpu = self.choose(gpus(), "Metal devices", "METAL_VIRTUAL=n makes n of each", several)
     self.queue, self.event = self.gpu.newCommandQueue(), self.gpu.newSharedEvent()
     self.reached = 0  # how often the event has been signalled

@@ -63,7 +63,7 @@ class WhileOp(CustomOp):
 
   def graph(self, src: Sequence[UOp], shape: tuple[Any, ...] | None = None) -> UOp:
     rule = "while_loop: how many steps there are is known when they run, and a graph without the loop is asked for"
-    fix = "realize its result first; for tangents scan with a known length and where(), or stop_gradient"
+    fix = "realize its result first; or scan with a known length and where()"
     raise TypeError(f"{rule}\n  fix: {fix}")
 
   def trace(self, holes: Nodes, shape: tuple[Any, ...] | None) -> UOp:

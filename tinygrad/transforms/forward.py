@@ -16,6 +16,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import LanesOp, lanes_op
+from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.grad import ArgNums, Called, Function, grad, jacrev, one_hots, with_arguments
 from tinygrad.transforms.loop import ScanLoop, ScanOp, canonical_loop, residuals
@@ -152,11 +153,12 @@ def tangents_of(roots: Sequence[UOp], seeds: Mapping[UOp, UOp]) -> dict[UOp, UOp
   for root in (*reversed(inputs_below(sink, ())), sink):
     loops: dict[Any, list[UOp]] = defaultdict(list)
     for u in (order := root.toposort()):
-      if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
-        loops[u.arg[1].together(u)].append(u)
+      if u.op is Ops.CUSTOM and isinstance(u.arg[1], (ScanOp, WhileOp)):
+        loops[u.arg[1].loop, u.src].append(u)
     for u in order:
-      if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
-        found |= tangents_of_loop(loops.pop(u.arg[1].together(u), []), found)
+      if u.op is Ops.CUSTOM and isinstance(u.arg[1], (ScanOp, WhileOp)):
+        rule = tangents_of_loop if isinstance(u.arg[1], ScanOp) else tangents_of_while
+        found |= rule(loops.pop((u.arg[1].loop, u.src), []), found)
       elif u not in found and dtypes.is_float(u.dtype) and (t := tangent_of(u, found)) is not None:
         found[u] = t
   return found
@@ -182,15 +184,7 @@ def tangents_of_loop(results: Sequence[UOp], found: Mapping[UOp, UOp]) -> dict[U
     return {}
   loop, src, results = results[0].arg[1].loop, results[0].src, [u for u in results if u not in found]
   outs = [y for u in results if not isinstance(y := u.arg[1].out, int)]
-  given = {h: found[x] for h, x in zip(loop.holes, src) if x in found}
-  zero = {h: UOp.const(h.dtype, 0.0).broadcast_to(h.shape) for h in loop.holes[: len(loop.after)]}
-  while True:
-    seeds = {h: unknown(h.shape, h, h.device) for h in loop.holes if h in given}
-    ts = tangents_of([*loop.after, *outs], seeds)
-    if not (more := [h for h, y in zip(loop.holes, loop.after) if y in ts and h not in given]):
-      break
-    given |= {h: zero[h] for h in more}
-  after = {i: ts.get(y, zero[h]) for i, (h, y) in enumerate(zip(loop.holes, loop.after)) if h in seeds}
+  given, seeds, ts, after = tangents_of_step(loop, outs, {h: found[x] for h, x in zip(loop.holes, src) if x in found})
   read = residuals(loop, outs, [*after.values(), *(ts[y] for y in outs if y in ts)], src)
   carried = [(seeds[loop.holes[i]], given[loop.holes[i]]) for i in after]
   stacked = [(seeds[h], given[h]) for h in loop.elements if h in seeds] + [p for p in read if p[0] not in loop.same]
@@ -205,6 +199,39 @@ def tangents_of_loop(results: Sequence[UOp], found: Mapping[UOp, UOp]) -> dict[U
     elif out in ts:
       made[u] = new.result(with_replaced(ts[out], memo), sources)
   return made
+
+
+def tangents_of_step(
+  loop: ScanLoop, outs: Sequence[UOp], given: dict[UOp, UOp]
+) -> tuple[dict[UOp, UOp], dict[UOp, UOp], dict[UOp, UOp], dict[int, UOp]]:
+  """(the tangents that a loop begins with, of stand-ins; what stands for these within; the tangents of a step's values;
+  those of its carries, by number), given those of the sources: with a carry that becomes one that has, there are
+  more."""
+  zero = {h: UOp.const(h.dtype, 0.0).broadcast_to(h.shape) for h in loop.holes[: len(loop.after)]}
+  while True:
+    seeds = {h: unknown(h.shape, h, h.device) for h in loop.holes if h in given}
+    ts = tangents_of([*loop.after, *outs], seeds)
+    if not (more := [h for h, y in zip(loop.holes, loop.after) if y in ts and h not in given]):
+      break
+    given |= {h: zero[h] for h in more}
+  after = {i: ts.get(y, zero[h]) for i, (h, y) in enumerate(zip(loop.holes, loop.after)) if h in seeds}
+  return given, seeds, ts, after
+
+
+def tangents_of_while(results: Sequence[UOp], found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+  """Of the results of a loop with a condition: the same loop, which has the tangents beside the values, for how many
+  steps there are is known only when they run. The condition has none: as the steps are, they stay nearby."""
+  if not results or not any(x in found for x in results[0].src):
+    return {}
+  (loop, src), results = (results[0].arg[1].loop, results[0].src), [u for u in results if u not in found]
+  step, n = loop.body, len(loop.body.after)
+  given, seeds, _, after = tangents_of_step(step, (), {h: found[x] for h, x in zip(step.holes, src) if x in found})
+  carried, same = [step.holes[i] for i in after], [h for h in step.same if h in seeds]
+  holes = (*step.holes[:n], *(seeds[h] for h in carried), *step.same, *(seeds[h] for h in same))
+  sources = [*src[:n], *(given[h] for h in carried), *src[n:], *(given[h] for h in same)]
+  body, memo = canonical_loop(ScanLoop(holes, (*step.after, *after.values()), 0, step.length, step.reverse))
+  new = WhileLoop(body, with_replaced(loop.test, memo))
+  return {u: new.result(n + [*after].index(u.arg[1].out), sources) for u in results if u.arg[1].out in after}
 
 
 def opened(u: UOp) -> UOp:

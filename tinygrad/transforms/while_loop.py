@@ -23,8 +23,9 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 
   Both functions are called once, on Tensors without values; a step is placed, lowered and compiled once. After each
   step the host reads whether there is another one. Inside `TinyJit` each replay runs as many steps as its arguments ask
-  for; under `vmap` as many as the element with most of them, the others staying as they are. There is no derivative:
-  nothing says how much a backward pass would have to keep (`scan` has one, over a known number of steps).
+  for; under `vmap` as many as the element with most of them, the others staying as they are. Derivatives are forward
+  ones (`jvp`, `linearize`, `jacfwd`): a loop that has the tangents beside the values. There is no gradient: nothing
+  says how much a backward pass would have to keep (`scan` has one, over a known number of steps).
   Raises: TypeError for a condition that is no bool, ValueError where the carry changes its structure, shape or type,
   or random numbers are drawn.
   Shape: `(*init), … -> (*init), …`.
