@@ -1,5 +1,6 @@
 """What scripts import from tinygrad.helpers."""
 
+import enum
 import errno
 import functools
 import gc
@@ -9,6 +10,7 @@ import http.server
 import io
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -31,6 +33,7 @@ from tinygrad.helpers import (
   trange,
   uncollected,
 )
+from tinygrad.uop import Ops
 
 ROOT = Path(__file__).parents[1]
 
@@ -353,3 +356,15 @@ def test_a_full_disk_is_said_of_the_file_and_leaves_what_was_there(tmp_path):
     f.write(b"abc")
     raise OSError(errno.ENOSPC, "No space left on device")
   assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("kept", b"before")]
+
+
+def test_members_are_an_enums_and_found_without_a_call():
+  """EnumType has a `__getattr__` until Python 3.12, and a class of a type with one is asked by a call."""
+  assert type(Ops).__getattribute__ is type.__getattribute__ and not hasattr(type(Ops), "__getattr__")
+  assert isinstance(Ops.ADD, Ops) and not isinstance(1, Ops) and isinstance(Ops.ADD, enum.IntEnum)
+  assert Ops(int(Ops.ADD)) is Ops["ADD"] is Ops.ADD and Ops.ADD in list(Ops) and repr(Ops.ADD) == "Ops.ADD"
+  assert pickle.loads(pickle.dumps(Ops.ADD)) is Ops.ADD
+  with pytest.raises(ValueError, match="is not a valid Ops"):
+    Ops(-1)
+  with pytest.raises(AttributeError, match="no attribute 'ADDED'"):
+    _ = Ops.ADDED

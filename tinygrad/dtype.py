@@ -127,6 +127,7 @@ class dtypes(metaclass=_Settings):
     return x.scalar() in dtypes.floats
 
   @staticmethod
+  @functools.cache
   def is_int(x: DType) -> Any:
     return x.scalar() in dtypes.ints or x.scalar() is dtypes.index
 
@@ -161,6 +162,7 @@ class dtypes(metaclass=_Settings):
     raise TypeError(f"no dtype for {x!r} of type {type(x).__name__}\n  fix: {fix}")
 
   @staticmethod
+  @functools.cache
   def min(dtype: DType) -> ConstType:
     """The least value: -inf for floats, False for bool."""
     if dtypes.is_float(dtype):
@@ -170,6 +172,7 @@ class dtypes(metaclass=_Settings):
     return 0 if dtypes.is_unsigned(dtype) else -(1 << (dtype.itemsize * 8 - 1))
 
   @staticmethod
+  @functools.cache
   def max(dtype: DType) -> ConstType:
     """The greatest value: inf for floats, True for bool."""
     if dtypes.is_float(dtype):
@@ -300,6 +303,8 @@ def as_const(value: Any, dtype: DType) -> ConstType:
   Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
   """
   d = dtype.scalar()
+  if d is dtypes.index and type(value) is int:
+    return value
   if d is dtypes.bool:
     return bool(value)
   if dtypes.is_float(d):

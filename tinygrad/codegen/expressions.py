@@ -214,9 +214,9 @@ class Values:
     """The emitted value of `u`, whose data sources have been emitted (else by recursion)."""
     if u.op is Ops.CONST:
       return u
-    if (known := self.emitted(u, env)) is not None:
-      return known
     key = self.key_of(u, env)
+    if (hit := self.memo.get(key)) is not None and hit[1].open:
+      return hit[0]
     if u.op is Ops.FOLD:
       self.fold(u, env)
       return self.memo[key][0]
@@ -231,8 +231,8 @@ class Values:
     else:
       src = [self.emit(s, env) for s in self.chosen(u, env)]
       out = src[0] if u.op is Ops.WHERE and len(src) == 1 else self.apply(u, src)
-    decided = self.stack[self.level_of(self.deps(u))]  # a constant, too, may be one of these iterations only
-    self.memo[key] = (out, max(self.home.get(out, self.root), decided, key=lambda scope: scope.depth))
+    home, decided = self.home.get(out, self.root), self.stack[self.level_of(self.deps(u))]
+    self.memo[key] = out, home if home.depth >= decided.depth else decided  # a constant, too, may be these iterations'
     return out
 
   def apply(self, u: UOp, src: list[UOp]) -> UOp:
@@ -569,7 +569,7 @@ class Values:
 
   def level_of(self, deps: int) -> int:
     """The depth of the outermost scope in which what depends on these loops is known."""
-    return max((i for i, s in enumerate(self.stack) if s.bit & deps), default=0)
+    return next((i for i in reversed(range(len(self.stack))) if self.stack[i].bit & deps), 0)
 
   @contextlib.contextmanager
   def outside(self, level: int) -> Iterator[None]:

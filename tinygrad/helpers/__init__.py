@@ -11,6 +11,7 @@ from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, 
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, blake2b, difflib, hashlib, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
+from tinygrad.helpers.members import Members
 from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange

@@ -171,9 +171,9 @@ def choose(sink: UOp, target: Target, rows: bool = False) -> list[UOp]:
   nodes = sink.toposort()
   apart = {u for u in nodes if u.op is Ops.SCATTER and adds_many(u, target) and (target.threads or not rows)}
   narrow = {core.operand for core in target.cores if core.operand.itemsize < core.result.itemsize}
-  stored, bits = apart, compared(nodes)
-  for _ in range(2):  # the second walk knows what the first one stored
-    stored = _walk(nodes, stored, bits, apart, narrow)
+  bits = compared(nodes)
+  if (stored := _walk(nodes, apart, bits, apart, narrow)) != apart:
+    stored = _walk(nodes, stored, bits, apart, narrow)  # it knows what the first one stored
   return [u for u in nodes if u in stored]
 
 

@@ -5,6 +5,8 @@ common: a loop over n elements at a distance of c in memory (its *digit* there) 
 access to that memory keeps to the element's own digit. Softmax and normalisations so read their rows once, an
 optimizer's kernels run as one, and the scores of an attention exist for a few rows at a time only."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,6 +61,10 @@ class Group:
   @property
   def written(self) -> set[int]:
     return {x.slot for x in self.accesses if x.written}
+
+  def is_like(self, b: Group) -> bool:
+    """Whether both are of as many elements, which are few."""
+    return (n := [*map(loop_length, self.rows)]) == [*map(loop_length, b.rows)] and prod(n) <= FEW
 
 
 def loop_length(r: UOp) -> int:
@@ -211,8 +217,8 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
 
 def side_by_side(a: Group, b: Group) -> Group | None:
   """Kernels that do not need one another, of as many elements, which are few: what a launch takes is paid once."""
-  lengths, stores = [[*map(loop_length, g.rows)] for g in (a, b)], (*a.stores, *b.stores)
-  if a.written & b.touched or b.written & a.touched or lengths[0] != lengths[1] or prod(lengths[0]) > FEW:
+  stores = (*a.stores, *b.stores)
+  if a.written & b.touched or b.written & a.touched or not a.is_like(b):
     return None
   if any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort()):
     return None
@@ -224,10 +230,12 @@ def side_by_side(a: Group, b: Group) -> Group | None:
 def has_few_rows(group: Group, target: Target) -> bool:
   """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel. What does
   not stream has a cluster a row, if its groups hold that in their registers."""
-  rows, loops = int(prod(map(loop_length, group.rows))), [s.src[2:] for s in group.stores]
-  loops += [u.src[1:] for u in UOp.sink(*group.stores).toposort() if group.tiled and u.op is Ops.FOLD]
-  words = max(prod(loop_length(r) for r in x if r not in group.rows) for x in loops)
-  groups = rows * (n if group.tiled and (n := ceildiv(words, target.held)) <= target.cluster else 1)
+  groups = rows = int(prod(map(loop_length, group.rows)))
+  if group.tiled and target.threads:
+    folds = [u for u in UOp.sink(*group.stores).toposort() if u.op is Ops.FOLD]
+    loops = [s.src[2:] for s in group.stores] + [u.src[1:] for u in folds]
+    n = ceildiv(max(prod(loop_length(r) for r in x if r not in group.rows) for x in loops), target.held)
+    groups *= n if n <= target.cluster else 1
   return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
 
 

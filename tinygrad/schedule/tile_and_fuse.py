@@ -71,7 +71,9 @@ class Joins:
 
   def join(self, a: Place, b: Place) -> Place | None:
     """The places `a` and then `b` in one, if their groups can be."""
-    if a.group is None or b.group is None or not (self.target.threads or a.touched & b.touched):
+    if a.group is None or b.group is None:
+      return None
+    if a.touched.isdisjoint(b.touched) and not (self.target.threads and a.group.is_like(b.group)):
       return None
     slots = (*a.slots, *(s for s in dedup(b.slots) if s not in a.slots))
     if (group := self.known(self.joined, a.group, b.group, places_in(slots, b.slots))) is None:

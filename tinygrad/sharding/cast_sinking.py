@@ -12,7 +12,6 @@ from tinygrad.sharding.factors import source_placement
 from tinygrad.sharding.moves import ints, wire
 from tinygrad.uop import Move, Ops, UOp, substitute
 
-CAST = Ops.CAST  # hot: a member of an enum takes longer to look up
 LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
 
 
@@ -34,7 +33,7 @@ def sink_casts(order: Sequence[UOp]) -> dict[UOp, SunkCast]:
   reads a large x: every element is cast as before, so the bits are the same. Where all that reads the cast is a move to
   a cut, x is scattered onto that, and nothing is gathered. The casts for which this is cheaper, and how they run."""
   found: dict[UOp, SunkCast] = {}
-  casts = [u for u in order if u.op is CAST and u.src[0].op is Ops.MOVE]
+  casts = [u for u in order if u.op is Ops.CAST and u.src[0].op is Ops.MOVE]
   uses = Counter(s for u in order for s in u.src) if casts else {}
   readers = {s: u for u in order for s in u.src} if casts else {}
   for u in casts:

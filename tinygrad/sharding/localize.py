@@ -12,18 +12,13 @@ from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import Ops, UOp, check_graph, substitute
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
-# hot: a member of an enum takes longer to look up
-MOVE = Ops.MOVE
-CONSTRAIN = Ops.CONSTRAIN
-CUSTOM = Ops.CUSTOM
-
 
 def fold_host_copies(sink: UOp) -> UOp:
   """MOVE(MOVE(host data)) -> MOVE(host data): each device reads its own slice, and nobody holds the whole. The graph
   has both moves, for the gradient of what is in between."""
   mapping: dict[UOp, UOp] = {}
   for u in sink.toposort():
-    if u.op is MOVE and u.src[0].op is MOVE:
+    if u.op is Ops.MOVE and u.src[0].op is Ops.MOVE:
       host = mapping.get(u.src[0], u.src[0]).src[0]
       if host.op is Ops.BUFFER and host.device == HOST_DEVICE:
         mapping[u] = u.replace(src=(host,))
@@ -32,13 +27,14 @@ def fold_host_copies(sink: UOp) -> UOp:
 
 def drop_hints(sink: UOp) -> UOp:
   """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do."""
-  if not any(u.op is CONSTRAIN for u in sink.toposort()):
+  if not any(u.op is Ops.CONSTRAIN for u in sink.toposort()):
     return sink
 
   def make(u: UOp, src: Sources) -> UOp:
-    if u.op is CONSTRAIN:
+    if u.op is Ops.CONSTRAIN:
       return src[0]
-    return deliver(src[0], u.arg.device) if u.src and u.src[0].op is CONSTRAIN and droppable(u) else on_sources(u, src)
+    hinted = u.src and u.src[0].op is Ops.CONSTRAIN and droppable(u)
+    return deliver(src[0], u.arg.device) if hinted else on_sources(u, src)
 
   return rebuild(sink, make)
 
@@ -46,10 +42,10 @@ def drop_hints(sink: UOp) -> UOp:
 def inline_custom(sink: UOp) -> UOp:
   """CUSTOM(x) -> its graph on x, where nothing of it is cut: on one device, or anywhere; and where it has a place of
   its own."""
-  if not any(u.op is CUSTOM for u in sink.toposort()):
+  if not (ours := [u for u in sink.toposort() if u.op is Ops.CUSTOM]):
     return sink
-  apart = {u for u in sink.toposort() if u.op is CUSTOM and isinstance(u.device, Sharding) and u.arg[1].placed is None}
-  return rewrite(sink, {CUSTOM: lambda u: None if u in apart else u.arg[1].graph(u.src)})
+  apart = {u for u in ours if isinstance(u.device, Sharding) and u.arg[1].placed is None}
+  return rewrite(sink, {Ops.CUSTOM: lambda u: None if u in apart else u.arg[1].graph(u.src)})
 
 
 Pass = Callable[[UOp], UOp]

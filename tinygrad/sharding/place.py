@@ -16,8 +16,6 @@ from tinygrad.sharding.outcomes import is_partial, result
 from tinygrad.sharding.placements import Placements, build_placed
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
-MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
-
 
 def place(sink: UOp) -> Placements:
   """Where each node runs, now that every consumer is known: the hooks' graph, or that with its implied moves decided
@@ -60,11 +58,11 @@ def bytes_of(order: Sequence[UOp]) -> float:
   """Bytes that each device receives in all moves of a graph; index maps along cut dims as `decide` charges them."""
   total = 0.0
   for u in order:
-    if u.op is not MOVE and u.op not in GroupOp.Remapping:
+    if u.op is not Ops.MOVE and u.op not in GroupOp.Remapping:
       continue
     if not isinstance(u.device, Sharding) or not u.src or u.src[0].device is None:
       continue
-    if u.op is MOVE:
+    if u.op is Ops.MOVE:
       total += wire(u.shape, u.dtype.itemsize, u.src[0].device, u.device)
     elif any(u.device.cut(i) for i in factor_rule(u).remapped):
       total += prod(u.device.local_shape(u.max_shape)) * u.dtype.itemsize

@@ -9,7 +9,6 @@ from tinygrad.sharding.costs import deliver
 from tinygrad.sharding.index_maps import is_cut, is_remap
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, substitute
 
-ASSIGN = Ops.ASSIGN  # hot: a member of an enum takes longer to look up
 WRITABLE = having(Trait.VIEW, Trait.ONE_TO_ONE)
 
 
@@ -18,7 +17,7 @@ def lower_view_assigns(sink: UOp) -> UOp:
   old content outside."""
   mapping, done = dict[UOp, UOp](), dict[UOp, UOp]()
   for u in sink.toposort():
-    if u.op is not ASSIGN or not is_cut(u.src[0].device):
+    if u.op is not Ops.ASSIGN or not is_cut(u.src[0].device):
       continue
     views = [*itertools.takewhile(lambda v: v.op in GroupOp.Movement, u.src[0].down())]
     if not any(map(is_remap, views)):

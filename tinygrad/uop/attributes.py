@@ -3,7 +3,6 @@ key."""
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from tinygrad.uop.cards import CARDS
 from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp, uops_in
 from tinygrad.uop.op import RANGES_FROM, GroupOp, Ops
 
-_PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
+_PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))
 _LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
 _AS_FIRST = frozenset((Ops.AFTER, Ops.ASSIGN, Ops.WAIT))
 
@@ -49,30 +48,30 @@ _MONOTONE: dict[Ops, Callable[..., Any]] = {
 _LOGIC: dict[Ops, Callable[..., Any]] = {Ops.NOT: operator.not_, Ops.AND: operator.and_, Ops.OR: operator.or_}
 
 
+_LEAVES: dict[Ops, Callable[[UOp], tuple[Any, Any]]] = {
+  Ops.CONST: lambda u: (u.arg, u.arg), Ops.VARIABLE: lambda u: u.arg[1:3], Ops.BIND: lambda u: u.src[0].bounds,
+  Ops.RANGE: lambda u: (0, max(u.src[0].vmax - 1, 0)),
+}  # fmt: skip
+
+
 def _bounds_of(u: UOp) -> tuple[Any, Any]:
   """Interval arithmetic; floor semantics of IDIV and MOD."""
-  match u.op:
-    case Ops.CONST:
-      return u.arg, u.arg
-    case Ops.VARIABLE:
-      return u.arg[1], u.arg[2]
-    case Ops.BIND:
-      return u.src[0].bounds
-    case Ops.RANGE:
-      return 0, max(u.src[0].vmax - 1, 0)
-  if u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
-    return dtypes.min(u.dtype), dtypes.max(u.dtype)
-  whole = (False, True) if u.dtype is dtypes.bool else (-(1 << 62), 1 << 62)
-  if not u.src or any(s.dtype not in (dtypes.index, dtypes.bool) and not dtypes.is_int(s.dtype) for s in u.src):
+  op, dtype = u.op, u.dtype
+  if op in _LEAVES:
+    return _LEAVES[op](u)
+  if dtype is not dtypes.index and dtype is not dtypes.bool:
+    return dtypes.min(dtype), dtypes.max(dtype)
+  whole = (False, True) if dtype is dtypes.bool else (-(1 << 62), 1 << 62)
+  if not u.src or not all(dtypes.is_int(s.dtype) or s.dtype is dtypes.bool for s in u.src):
     return whole
   (a, b), *rest = [s.bounds for s in u.src]
   c, d = rest[0] if rest else (0, 0)
-  if (u.op in (Ops.IDIV, Ops.MOD) and c <= 0 <= d) or b >= 1 << 63:  # uint64 wraps
+  if b >= 1 << 63 or (c <= 0 <= d and op in (Ops.IDIV, Ops.MOD)):  # uint64 wraps
     return whole
-  if (f := _MONOTONE.get(u.op) or (_LOGIC.get(u.op) if u.dtype is dtypes.bool else None)) is not None:
-    corners = [f(*xs) for xs in itertools.product((a, b), *rest)]
+  if (f := _MONOTONE.get(op) or (_LOGIC.get(op) if dtype is dtypes.bool else None)) is not None:
+    corners = (f(a, c), f(a, d), f(b, c), f(b, d)) if rest else (f(a), f(b))
     return min(corners), max(corners)
-  match u.op:
+  match op:
     case Ops.MOD:
       one = c == d and a // c == b // c
       return (a, b) if 0 <= a and b < c else (a % c, b % c) if one else (min(0, c + 1), max(0, d - 1))

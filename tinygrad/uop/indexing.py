@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
+from tinygrad.uop.affine import Affine
 from tinygrad.uop.dims import is_int, sint, upper
 from tinygrad.uop.node import UOp
 from tinygrad.uop.node import sint_to_uop as number
 from tinygrad.uop.op import Ops
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop.symbolic import join_remainders, linear, normal, simplify
 
 Index = tuple[UOp, ...]
 
 
 def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
   """Row-major: ((i0*n1 + i1)*n2 + i2)…"""
-  total, stride = number(0), number(1)
+  total, stride = Affine(0), 1
   for i, n in zip(reversed(idx), reversed(sizes)):
-    total, stride = i * stride + total, stride * n
-  return simplify(total)
+    x, step = (simplify(i), stride) if isinstance(stride, int) else (i * stride, 1)
+    lo, hi = x.bounds
+    more = (linear(x) if lo < hi else Affine(lo)).scaled(step)
+    total, stride = join_remainders(more.plus(total)), stride * n
+  return normal(total)
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:

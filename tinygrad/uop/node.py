@@ -6,7 +6,7 @@ import itertools
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
@@ -50,12 +50,12 @@ _memory: dict[Ref, Buffer] = side_table()  # of BUFFERs
 def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
   """The methods `self op x` and `x op self`; x may be a Python scalar. With a tensor the tensor's methods do it."""
 
-  def beside(self: UOp, x: Any) -> UOp:
-    return x if isinstance(x, UOp) else self.const_like(x)
+  def beside(self: UOp, x: Any) -> UOp | None:
+    return x if isinstance(x, UOp) else None if hasattr(x, "uop") else self.const_like(x)
 
   return (
-    lambda self, x: NotImplemented if hasattr(x, "uop") else self.alu(op, beside(self, x)),
-    lambda self, x: NotImplemented if hasattr(x, "uop") else beside(self, x).alu(op, self),
+    lambda self, x: NotImplemented if (y := beside(self, x)) is None else self.alu(op, y),
+    lambda self, x: NotImplemented if (y := beside(self, x)) is None else y.alu(op, self),
   )
 
 
@@ -102,7 +102,7 @@ class UOp:
   ref: Ref
   number: int  # of the node in the order in which they were made: more than those of its sources
   abstract: UOp  # what placement can see of it (sharding/abstract_values.py)
-  order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
+  order: list[UOp]  # of a SINK or STORE, for which every stage asks: what is below it, sources first
   # filled in when first asked for, by the functions in ATTRIBUTES
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
   device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
@@ -204,10 +204,10 @@ class UOp:
   def vmax(self) -> int:
     return self.bounds[1]
 
-  def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
+  def toposort(self, gate: Callable[[UOp], bool] | None = None, known: Collection[UOp] = ()) -> list[UOp]:
     """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
-    through such)."""
-    if (kept := gate is None and self.op is Ops.SINK) and knows(self, "order"):
+    through such), which is not asked of what is `known`: that does not pass."""
+    if (kept := gate is None and not known and self.op in _KEEPS_ORDER) and knows(self, "order"):
       return [*self.order, self]
     seen: set[UOp] = set()
     out: list[UOp] = []
@@ -217,7 +217,7 @@ class UOp:
       u = pop()
       if u is None:  # the sources of the node below it on the stack are done
         out.append(pop())  # type: ignore[arg-type]
-      elif u not in seen and (gate is None or gate(u)):
+      elif u not in seen and u not in known and (gate is None or gate(u)):
         seen.add(u)
         push(u)
         push(None)
@@ -239,8 +239,7 @@ class UOp:
   @staticmethod
   def const(dtype: DType, value: ConstType, unique: bool = False) -> UOp:
     """A constant. `unique`: one that differs from every other node, for tensors that users create: a derivative by
-    one of two tensors
-    of ones, or a write to it, must not be one of the other. The number goes when the graph is realised."""
+    one of two tensors of ones, or a write to it, must not be one of the other. The number goes as it is realised."""
     src = (UOp.new(Ops.UNIQUE, dtypes.void, (), next(_uids)),) if unique else ()
     return UOp.new(Ops.CONST, dtype, src, as_const(value, dtype))
 
@@ -544,9 +543,10 @@ class UOp:
     return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
 
 
-_WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
+_WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))
 _KEEPS_PLACEMENT = GroupOp.KeepsPlacement
 HALVES = frozenset((dtypes.float16, dtypes.bfloat16))  # what is added up in a wider type
+_KEEPS_ORDER = frozenset((Ops.SINK, Ops.STORE))
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH, Ops.CONSTRAIN))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.device import Placement, in_short
+from tinygrad.helpers import Members
 
 # Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
 Ops = enum.IntEnum(
@@ -25,6 +26,8 @@ Ops = enum.IntEnum(
   module=__name__,
 )
 Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
+if not TYPE_CHECKING:
+  Ops = Members(Ops)  # looking one up is hot, too
 
 
 class GroupOp:
@@ -61,6 +64,7 @@ RANGES_FROM = {Ops.STORE: 2, Ops.FOLD: 1, Ops.MMA: 4}
 # groups (GLOBAL) and the threads of one (LOCAL).
 AxisKind = enum.Enum("AxisKind", "LOOP REDUCE UPCAST VECTOR GLOBAL LOCAL CHAIN CLUSTER", module=__name__)
 AxisKind.__repr__ = lambda kind: f"AxisKind.{kind.name}"  # type: ignore[method-assign, attr-defined]
+AxisKind.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 class BufferArg(NamedTuple):

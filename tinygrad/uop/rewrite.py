@@ -29,11 +29,11 @@ def rebuild(
 
   def passes(u: UOp) -> bool:
     assert cut is not None
-    if u not in done and (v := cut(u)) is not None:
+    if (v := cut(u)) is not None:
       done[u] = v
-    return u not in done
+    return v is None
 
-  for u in order or root.toposort(passes if cut is not None else (lambda u: u not in done) if done else None):
+  for u in order or root.toposort(None if cut is None else passes, done):
     if u not in done:
       done[u] = make(u, tuple([done[s] for s in u.src]))
   return done[root]
