@@ -96,6 +96,50 @@ def test_places_beside_each_other_share_one_that_is_computed():
   assert not re.search(r"= add i64 %v\d+, (16|32|48)\b", source)
 
 
+def rows_looked_up(other, columns=64):
+  """Rows of a table of 10, and of others `other`."""
+  rows, table = (
+    np.array([3, -1, 9, 10, 0, 1 << 40], np.int64),
+    np.random.default_rng(0).random((10, columns), np.float32),
+  )
+  i, d = loop(len(rows), 0), loop(columns, 1)
+  row = op(Ops.CAST, load(1, rows, i), dtype=dtypes.index)
+  there = op(Ops.AND, op(Ops.CMPLT, num(-1), row), op(Ops.CMPLT, row, num(10)))
+  place = op(Ops.ADD, op(Ops.MUL, row, num(columns)), d)
+  value = load(2, table, place, there, UOp.const(dtypes.float32, other))
+  out = op(Ops.ADD, op(Ops.MUL, i, num(columns)), d)
+  want = np.full((len(rows), columns), other, np.float32)
+  known = (rows >= 0) & (rows < 10)
+  want[known] = table[rows[known]]
+  return sink(store(out, value, i, d, size=want.size)), [rows, table], want.flatten()
+
+
+@pytest.mark.parametrize("other", [0.0, -0.0, 7.0])
+def test_neighbours_under_one_condition_are_there_or_zeros_together(other):
+  """One choice of where a row is for all of its vectors; none of their values where zeros are what is wanted."""
+  ast, arrays, want = rows_looked_up(other)
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=32)
+  source = llvm.render(lower_kernel(ast, target), "kernel").source
+  loads = re.findall(r"= load <8 x float>", source)
+  choices = re.findall(r"= select i1 %v\d+, ptr %v\d+, ptr @zeros", source)
+  assert (len(loads), len(choices)) == (4, 1)
+  values = re.findall(r"= select i1 %v\d+, <8 x float>", source)
+  assert len(values) == (0 if str(other) == "0.0" else 4)
+  got = run(ast, arrays)
+  np.testing.assert_array_equal(got, want)
+  np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize("columns", [256, 1024])
+def test_no_neighbour_is_beyond_the_zeros(columns, monkeypatch):
+  ast, arrays, want = rows_looked_up(0.0, columns)
+  monkeypatch.setattr(llvm, "_ZEROS", 64)  # a vector or two
+  np.testing.assert_array_equal(run(ast, arrays), want)
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=32)
+  source = llvm.render(lower_kernel(ast, target), "kernel").source
+  assert len(re.findall(r"ptr @zeros", source)) == 3  # the first with the second, the third, the fourth
+
+
 def test_a_place_within_a_loop_that_may_not_run_is_none_behind_it():
   """Mutant: places outlive their loop, and the module is not well-formed."""
   n, one = UOp.variable("n", 0, 9), UOp.const(dtypes.float32, 1.0)
