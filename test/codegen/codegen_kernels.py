@@ -70,7 +70,7 @@ def run(
   """Runs the kernel on the default device with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that
   what is not stored shows)."""
   device = Device[Device.DEFAULT]
-  target = ast.src[0].src[0].src[0]
+  target = next(p for s in ast.src if (p := s.src[0].src[0]).arg.slot == 0)
   out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))
   linear = lower_kernel(ast, device.target, **({} if heuristic is None else {"heuristic": heuristic}))
   program = device.compile(device.render(linear, "kernel_under_test"), "kernel_under_test")

@@ -594,6 +594,22 @@ def test_blocks_with_both_operands_staged_on_narrow_registers(monkeypatch):
   check(*matmul(100, 50, 20011, "km", "kn"), rtol=1e-4, atol=2e-3)
 
 
+def rows_of_a_table(columns):
+  at, table = np.zeros((4, 20), np.int64), normal(10, columns)
+  i, d, k = loop(4, 0), loop(columns, 1), reduce(20, 2)
+  row = op(Ops.CAST, load(1, at, dot((i, 20), (k, 1))), dtype=dtypes.index)
+  total = fold(Ops.ADD, load(2, table, dot((row, columns), (d, 1))), k)
+  return sink(store(dot((i, columns), (d, 1)), total, i, d, size=4 * columns))
+
+
+@pytest.mark.parametrize("columns", [64, 96])
+def test_what_is_added_once_takes_no_register_of_its_own(columns):
+  """A row is read at once: eight or twelve vectors beside as many sums in sixteen registers, each free when added."""
+  linear = lower_kernel(rows_of_a_table(columns), Target("avx", 32, 16, scratch=1 << 16))
+  assert [u.src[0].arg for u in linear if u.op is Ops.RANGE] == [4, 20]
+  assert sum(u.op is Ops.ACC for u in linear) == columns // 8
+
+
 # ---- squares transposed in registers
 
 

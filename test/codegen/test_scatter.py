@@ -14,7 +14,7 @@ from tinygrad.codegen.share import share_out
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 N, D, M = 40, 24, 100  # places, elements of a row, what is added
 F, I, B = dtypes.float32, dtypes.int32, dtypes.bool
@@ -59,6 +59,17 @@ KEEP_J = op(Ops.CMPEQ, load(3, KEEP, j), const(1, I))
 SUM = scattered(AT_J, X_J)
 THERE = scattered(AT_J, const(True, B), Ops.MAX)
 LESS = op(Ops.SUB, Y_I, op(Ops.MUL, SUM, const(0.1)))
+LAST = scattered(AT_J, cast(j, I), Ops.MAX)  # the number of the last that goes to a place, below 0 where none does
+
+
+def latest(number):
+  """What that brings; of a place to which none goes, what is there."""
+  at = cast(number, dtypes.index)
+  there = op(Ops.AND, op(Ops.CMPLT, num(-1), at), op(Ops.CMPLT, at, num(M)))
+  brought = load(2, X, dot((at, D), (d, 1)), there, const(0.0))
+  return op(Ops.WHERE, op(Ops.CMPLT, number, const(0, I)), Y_I, brought, dtype=F)
+
+
 KERNELS = {
   "rows": (stored(SUM), [AT, X]),
   "elements": (stored(scattered(EACH_J, X_J)), [EACH, X]),
@@ -75,6 +86,17 @@ KERNELS = {
   "what the place has": (stored(scattered(AT_J, op(Ops.MUL, X_J, Y_I))), [AT, X, Y]),
   "from 3": (stored(scattered(AT_J, X_J, place=op(Ops.ADD, i, num(3)))), [AT, X]),
   "wide": (stored(scattered(cast(AT_J, dtypes.int64), X_J)), [AT, X]),
+  "the last": (sink(store(i, LAST, i, size=N)), [AT]),
+  "what the last brings": (stored(latest(LAST)), [AT, X, Y]),
+  "its double": (stored(op(Ops.MUL, latest(LAST), const(2.0))), [AT, X, Y]),
+  "its exponential": (stored(op(Ops.EXP, latest(LAST))), [AT, X, Y]),
+  "what the first brings": (stored(latest(scattered(AT_J, cast(j, I), Ops.MIN))), [AT, X, Y]),
+  "what the last of the even brings": (
+    stored(latest(scattered(AT_J, chosen(op(Ops.CMPEQ, op(Ops.MOD, j, num(2)), num(0)), cast(j, I), -1), Ops.MAX))),
+    [AT, X, Y],
+  ),
+  "the last but one hundred": (
+    sink(store(i, scattered(AT_J, cast(op(Ops.MUL, j, num(-1)), I), Ops.MAX), i, size=N)), [AT]),
 }  # fmt: skip
 SMALL = rng.integers(0, 256, M).astype(np.uint8)
 LONG = loop(300, 0)
@@ -121,11 +143,37 @@ def wrong(change):
   return by_index
 
 
+def of_memory(value, *loops):
+  """The kernel in which `value(f)` reads f from memory of an element."""
+  where = UOp.new(Ops.INDEX, I, (UOp.new(Ops.PARAM, I, (), ParamArg(-1, 1)), num(0)))
+  held = UOp.new(Ops.STORE, dtypes.void, (where, LAST, *loops))
+  return sink(held, *stored(value(UOp.new(Ops.LOAD, I, (where,)))).src)
+
+
+@pytest.mark.parametrize("name", ["the last", "what the last brings", "its double"])
+def test_the_last_update_stays_and_none_looks_at_what_is_there(name):
+  linear = lower_kernel(KERNELS[name][0], WIDE)
+  assert not any(u.op is Ops.LOAD and u.src[0].src[0].arg.slot == 0 for u in linear)
+  looks = lower_kernel(KERNELS["maxima"][0], WIDE)
+  assert any(u.op is Ops.LOAD and u.src[0].src[0].arg.slot == 0 for u in looks)
+
+
+def test_a_step_stores_what_is_made_of_its_number_rather_than_that():
+  want = evaluate(stored(latest(LAST)), [AT, X, Y])
+  np.testing.assert_array_equal(run(of_memory(latest, i, d), [AT, X, Y]), want)
+  assert not any(u.op is Ops.SCRATCH for u in lower_kernel(of_memory(latest, i, d), WIDE))
+  # unless that takes long: then vectors of places do it
+  exponential = of_memory(lambda number: op(Ops.EXP, latest(number)), i, d)
+  np.testing.assert_allclose(run(exponential, [AT, X, Y]), np.exp(want), rtol=1e-5)
+  assert any(u.op is Ops.SCRATCH for u in lower_kernel(exponential, WIDE))
+
+
 MUTANTS = {
   "begins with 1": ("counts", "by_index", lambda: wrong(lambda r, e, ok, x, none: (r, e, ok, x, const(1, x.dtype)))),
   "not the first": (
     "elements", "by_index", lambda: wrong(lambda r, e, ok, *x: (r, e, op(Ops.AND, ok, op(Ops.CMPLT, num(0), e)), *x))),
   "from the end": ("from 3", "by_index", lambda: wrong(lambda r, e, *rest: (r, op(Ops.SUB, num(N - 1), e), *rest))),
+  "whatever is greatest": ("the last but one hundred", "rises", lambda: lambda x, over: True),
   "compared in any type": ("narrow", "holds", lambda: lambda dtype, x: True),
 }  # fmt: skip
 
@@ -142,7 +190,20 @@ def test_a_mutant_is_seen(name, monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 100])
-@pytest.mark.parametrize("name", ["rows", "elements", "maxima", "turned", "added to", "what the place has", "from 3"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "rows",
+    "elements",
+    "maxima",
+    "turned",
+    "added to",
+    "what the place has",
+    "from 3",
+    "the last",
+    "what the last brings",
+  ],
+)
 def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
   monkeypatch.setattr(Target, "busy", threads)
   linear = check(*KERNELS[name], target=replace(GRID, few_rows=-N))
@@ -219,3 +280,20 @@ def test_a_long_count_is_taken_in_parts():
   counts = Tensor.zeros(256, dtype=dtypes.int32).scatter(0, Tensor(at), 1, reduce="add")
   np.testing.assert_array_equal(counts.numpy(), np.bincount(np.where(at < 0, at + 256, at)[at < 256], minlength=256))
   assert Device.DEFAULT == "CPU"
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_scatter_into_what_it_reads(dim):
+  x, at = rng.integers(0, 50, (50, 50)).astype(np.int32), rng.integers(-50, 50, (50, 50))
+  v = rng.integers(0, 50, (50, 50)).astype(np.int32)
+
+  def placed(x, at):
+    out = x.copy()
+    for i, j in np.ndindex(*at.shape):
+      out[(at[i, j], j) if dim == 0 else (i, at[i, j])] = v[i, j]
+    return out
+
+  for index in (at, x):
+    t = Tensor(x).realize()
+    t.assign(t.scatter(dim, t if index is x else Tensor(at), Tensor(v))).realize()
+    np.testing.assert_array_equal(t.numpy(), placed(x, index))

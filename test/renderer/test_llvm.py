@@ -12,6 +12,7 @@ import pytest
 
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import lower_kernel
+from tinygrad.numerics import cuts
 from tinygrad.renderer import llvm
 from tinygrad.renderer.streamed import streamed_stores
 from tinygrad.uop import Ops, ParamArg, UOp
@@ -96,6 +97,50 @@ def test_places_beside_each_other_share_one_that_is_computed():
   assert not re.search(r"= add i64 %v\d+, (16|32|48)\b", source)
 
 
+def rows_looked_up(other, columns=64):
+  """Rows of a table of 10, and of others `other`."""
+  rows, table = (
+    np.array([3, -1, 9, 10, 0, 1 << 40], np.int64),
+    np.random.default_rng(0).random((10, columns), np.float32),
+  )
+  i, d = loop(len(rows), 0), loop(columns, 1)
+  row = op(Ops.CAST, load(1, rows, i), dtype=dtypes.index)
+  there = op(Ops.AND, op(Ops.CMPLT, num(-1), row), op(Ops.CMPLT, row, num(10)))
+  place = op(Ops.ADD, op(Ops.MUL, row, num(columns)), d)
+  value = load(2, table, place, there, UOp.const(dtypes.float32, other))
+  out = op(Ops.ADD, op(Ops.MUL, i, num(columns)), d)
+  want = np.full((len(rows), columns), other, np.float32)
+  known = (rows >= 0) & (rows < 10)
+  want[known] = table[rows[known]]
+  return sink(store(out, value, i, d, size=want.size)), [rows, table], want.flatten()
+
+
+@pytest.mark.parametrize("other", [0.0, -0.0, 7.0])
+def test_neighbours_under_one_condition_are_there_or_zeros_together(other):
+  """One choice of where a row is for all of its vectors; none of their values where zeros are what is wanted."""
+  ast, arrays, want = rows_looked_up(other)
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=32)
+  source = llvm.render(lower_kernel(ast, target), "kernel").source
+  loads = re.findall(r"= load <8 x float>", source)
+  choices = re.findall(r"= select i1 %v\d+, ptr %v\d+, ptr @zeros", source)
+  assert (len(loads), len(choices)) == (4, 1)
+  values = re.findall(r"= select i1 %v\d+, <8 x float>", source)
+  assert len(values) == (0 if str(other) == "0.0" else 4)
+  got = run(ast, arrays)
+  np.testing.assert_array_equal(got, want)
+  np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+@pytest.mark.parametrize("columns", [256, 1024])
+def test_no_neighbour_is_beyond_the_zeros(columns, monkeypatch):
+  ast, arrays, want = rows_looked_up(0.0, columns)
+  monkeypatch.setattr(llvm, "_ZEROS", 64)  # a vector or two
+  np.testing.assert_array_equal(run(ast, arrays), want)
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=32)
+  source = llvm.render(lower_kernel(ast, target), "kernel").source
+  assert len(re.findall(r"ptr @zeros", source)) == 3  # the first with the second, the third, the fourth
+
+
 def test_a_place_within_a_loop_that_may_not_run_is_none_behind_it():
   """Mutant: places outlive their loop, and the module is not well-formed."""
   n, one = UOp.variable("n", 0, 9), UOp.const(dtypes.float32, 1.0)
@@ -177,13 +222,17 @@ def test_memory_that_begins_within_a_line(dtype):
 
 
 @pytest.mark.parametrize(("end", "seldom"), [(3, True), (60, True), (1000, False)])
-def test_what_lanes_seldom_read_is_read_if_any_does(end, seldom):
-  """As the row's end that `roll` brings to its front. (Mutant: it is read if no lane needs it.)"""
+def test_what_lanes_seldom_read_is_read_if_any_does(end, seldom, monkeypatch):
+  """As the row's end that `roll` brings to its front, where that loop is not cut, as a thread's share is not. (Mutant:
+  it is read if no lane needs it.)"""
   x, y = (np.random.default_rng(i).normal(size=2000).astype(np.float32) for i in range(2))
   i = loop(2000, 0)
   inside = op(Ops.CMPLT, i, num(end))
   front = load(1, x, op(Ops.ADD, i, num(2000 - end)), inside, UOp.const(dtypes.float32, 0.0))
   kernel = sink(store(i, op(Ops.ADD, front, load(2, y, i)), i, size=2000))
+  want = np.pad(x[-end:], (0, 2000 - end)) + y
+  np.testing.assert_array_equal(run(kernel, [x, y]), want)
+  monkeypatch.setattr(cuts, "changes_of", lambda r, nodes: set())
   source = llvm.render(lower_kernel(kernel, Device["CPU"].target), "kernel").source
   assert ("llvm.vector.reduce.or" in source) is seldom
-  np.testing.assert_array_equal(run(kernel, [x, y]), np.pad(x[-end:], (0, 2000 - end)) + y)
+  np.testing.assert_array_equal(run(kernel, [x, y]), want)

@@ -20,6 +20,7 @@ from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
+from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
 from tinygrad.numerics.one_hots import as_one_hots
@@ -41,6 +42,7 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
     functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
     functools.partial(use_dots, target=target),
     *(functools.partial(f, target=target) for f in (with_row_memory, block_rows, decompose_stores, step_scatters)),
+    functools.partial(cut_loops, target=target),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
   )
 

@@ -3,10 +3,12 @@ x, `out[row] += x`, rather than one for each x and place. Loops over what a row 
 of their own. Where that would not pay, or cannot be, each place compares its number with every row (`dense`).
 
 What is written is the memory of the sums, so these have to be all that the store stores, or that and what they are
-added to; other sums get memory of the row first (`with_row_memory`)."""
+added to; other sums get memory of the row first (`with_row_memory`). Of the number of the last update of a place
+anything may be stored: each step stores what is made of its own number, and what is stored last stays."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tinygrad.codegen.analysis.accesses import iteration_of, size, static
@@ -15,18 +17,21 @@ from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, ceildiv, power_of_two, prod
+from tinygrad.numerics.one_hots import rises, with_number
 from tinygrad.ops.reduce import nothing
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
+CHEAP = 4  # operations that a step does rather than a vector of places afterwards
 BLOCK, NOTES = 32, 4096  # updates, at least, of which a group notes whether one is its own; most notes
 Known = Mapping[UOp, UOp]  # ranges and their values
 # A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
 # value goes, does not depend; `inside`: whether it goes anywhere; none: what a place begins with
 ByIndex = tuple[UOp, UOp, UOp, UOp, UOp]
+Found = tuple[UOp, ByIndex, UOp, UOp]  # a SCATTER, its parts, what places begin with, and what an update stores in its
 
 
 def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
@@ -61,18 +66,31 @@ def holds(dtype: DType, x: UOp) -> bool:
   return dtypes.is_int(dtype) and dtypes.min(dtype) <= x.vmin and x.vmax <= dtypes.max(dtype)
 
 
-def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
-  """(a FOLD by index that `store` stores, its parts, what the sums begin with), if that is worth it."""
+def scattered(store: UOp, most: float = math.inf) -> Found | None:
+  """A FOLD by index that `store` stores, if steps are worth it: alone, joined to something, or whatever is made of the
+  greatest x, where x rises from step to step, by at most so many operations."""
   where, value, *loops = store.src
-  for f, start in ((value, None), *((f, value.src[1 - i]) for i, f in enumerate(value.src[:2]) if value.op is f.arg)):
-    parts = by_index(f, loops)
-    if parts is None or any(u.op is Ops.INDEX and u.src[0] is where.src[0] for u in f.toposort()):
+  for f in value.toposort():
+    if (parts := by_index(f, loops)) is None or looks_at(f, where.src[0]):
       continue
-    place, _, _, _, none = parts
+    place, _, _, x, none = parts
+    joined = value.src if value.op is f.arg and f in value.src else ()
+    starts = [none] if value is f else [y for y in joined if y is not f]
+    ways = [(y, UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), x))) for y in starts]
+    if f.arg is Ops.MAX and rises(x, f.src[1:]):
+      start, update = (with_number(value, f, y) for y in (none, x))
+      below = [u for u in update.toposort() if u.dtype is not dtypes.index]
+      alone = not looks_at(update, where.src[0]) and all(u.op is not Ops.FOLD for u in below)
+      ways[:0] = [(start, update)] if alone and sum(CARDS[u.op].cost for u in below) <= most else []
     rows = any(c == 1 for r, c in affine(where.src[1], {}).terms.items() if r in loops and r is not place)
-    if (rows or size(place) >= LEAST) and (start is None or f not in start.toposort()):
-      return f, parts, none if start is None else start
+    for start, update in ways if rows or size(place) >= LEAST else ():
+      if f not in start.toposort():
+        return f, parts, start, update
   return None
+
+
+def looks_at(x: UOp, memory: UOp) -> bool:
+  return any(u.op is Ops.INDEX and u.src[0] is memory for u in x.toposort())
 
 
 def step_scatters(kernel: UOp, target: Target) -> UOp:
@@ -97,27 +115,29 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
   where, value, *loops = s.replace(src=(*s.src[:2], *(r for r in s.src[2:] if r not in around))).src
   if (found := scattered(UOp.new(Ops.STORE, dtypes.void, (where, value, *loops)))) is None:
     return [rewrite(s, DENSE)]
-  f, (place, chosen, inside, value, _), start = found
+  f, (place, chosen, inside, _, _), start, update = found
   step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
   wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
   narrower = [r for r in loops if r not in wider and r is not place]
+  rows = [r for r, w in zip(loops, wider) if r is w]  # what they begin with, and then their updates, row by row
   deciding = [r for r in narrower if r in inside.loops]
-  at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider, *f.src[1:], *deciding)}
+  at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider[len(rows) :], *f.src[1:], *deciding)}
   steps = (*at.values(), once(substitute_free(inside, at), ids))
   inner = {r: ids.loop(r.src[0], r.arg[1]) for r in narrower if r not in deciding}
   at |= inner
-  update = added(f, where, value, {**at, place: substitute_free(chosen, at)})
+  at[place] = substitute_free(chosen, at)
+  updates = (*(substitute_free(x, at) for x in (where, update)), *around, *rows, *steps, *inner.values())
   begin = UOp.new(Ops.STORE, dtypes.void, (where, start, *around, *loops))
-  return [*in_steps(begin, around, ids), update.replace(src=(*update.src, *around, *steps, *inner.values()))]
+  return [*in_steps(begin, [*around, *rows], ids), UOp.new(Ops.STORE, dtypes.void, updates)]
 
 
-def is_alike(store: UOp, found: tuple[UOp, ByIndex, UOp]) -> bool:
+def is_alike(store: UOp, found: Found) -> bool:
   """Whether updates are rows: none goes elsewhere in one column than in another."""
-  f, (place, _, inside, _, _), _ = found
+  f, (place, _, inside, _, _), _, _ = found
   return all(map(static, f.src[1:])) and not any(r in inside.loops for r in store.src[2:] if r is not place)
 
 
-def sharers(store: UOp, found: tuple[UOp, ByIndex, UOp], target: Target) -> int:
+def sharers(store: UOp, found: Found, target: Target) -> int:
   """How many groups of threads, or threads with a column or more each, share out the rows of a SCATTER; 0 where each
   row rather looks at every update: there are few, or hardly more elements than threads."""
   place = found[1][0]
@@ -129,13 +149,13 @@ def sharers(store: UOp, found: tuple[UOp, ByIndex, UOp], target: Target) -> int:
   return workers if size(place) > target.few_rows + 2 * workers else 0
 
 
-def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopIds) -> list[UOp]:
+def by_workers(s: UOp, found: Found, workers: int, ids: LoopIds) -> list[UOp]:
   """For a grid of threads: each worker has every `workers`-th row. It goes through all updates, in order, and adds
   those of its rows, so that the sum has the same bits in every run. Where updates are rows, workers are groups of
   threads (group_rows.py), which first note in local memory in which BLOCKs of updates there are any of theirs."""
-  f, (place, chosen, inside, value, _), start = found
+  f, (place, chosen, inside, _, _), start, update = found
   where, _, *loops = s.src
-  start, value = (rewrite(x, DENSE) for x in (start, value))
+  start, update = (rewrite(x, DENSE) for x in (start, update))
   worker, row = ids.loop(index(workers), AxisKind.LOOP), ids.loop(index(ceildiv(size(place), workers)), AxisKind.REDUCE)
   columns = sorted((r for r in loops if r is not place), key=lambda r: affine(where.src[1], {}).terms.get(r, 0) == 1)
   at = Affine(0, {worker: 1, row: workers}).uop()
@@ -153,8 +173,9 @@ def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopI
   here = Affine(0, {steps[-1]: 1})  # 0, but known only where there is something to add: what that needs is read there
   goes = UOp.new(Ops.MAX, dtypes.index, (affine(substitute_free(chosen, known), {}).plus(here).uop(), index(0)))
   known = {r: affine(x, {}).plus(here).uop() for r, x in known.items()}
-  update = added(f, where, value, {**known, place: within_bounds(goes, place.src[0])})
-  return [*begin, update.replace(src=(*update.src, worker, *columns, *steps))]
+  known[place] = within_bounds(goes, place.src[0])
+  updates = (substitute_free(x, known) for x in (where, update))
+  return [*begin, UOp.new(Ops.STORE, dtypes.void, (*updates, worker, *columns, *steps))]
 
 
 def in_blocks(mine: UOp, over: Sequence[UOp], worker: UOp, ids: LoopIds) -> tuple[UOp, Known, list[UOp]]:
@@ -189,22 +210,20 @@ def once(condition: UOp, ids: LoopIds) -> UOp:
   return ids.loop(UOp.new(Ops.WHERE, dtypes.index, (condition, index(1), index(0))), AxisKind.REDUCE)
 
 
-def added(f: UOp, where: UOp, value: UOp, at: Known) -> UOp:
-  """out[where] = out[where] op value"""
-  more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
-  return substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
-
-
 def with_row_memory(kernel: UOp, target: Target) -> UOp:
   """A kernel of one store whose value holds reductions by index, as one of rows with a store for each of these, into
   memory of the row; the other loops of that are its own."""
   store, loops = kernel.src[0], kernel.src[0].src[2:]
+  if len(kernel.src) == 2 and store.src[0].src[0].arg.slot < 0 and {*loops} == {*kernel.src[1].src[2:]} and not NOOPT:
+    known = {UOp.new(Ops.LOAD, store.src[1].dtype, store.src[:1]): store.src[1]}
+    joined = substitute_free(kernel.src[1], known)  # which may be what steps store
+    return kernel if looks_at(joined, store.src[0].src[0]) or scattered(joined, CHEAP) is None else UOp.sink(joined)
   if len(kernel.src) > 1 or not target.scratch or target.threads or NOOPT:
     return kernel
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]
   deep = set(UOp.sink(*(f.src[0] for f in folds)).toposort())
   places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
-  if not places or scattered(store) or not all(map(static, loops)):
+  if not places or scattered(store, CHEAP) or not all(map(static, loops)):
     return kernel
   rows, ids = loops[: 1 + max(places.values())], LoopIds(kernel)
   inner = [r for r in loops if r not in rows]

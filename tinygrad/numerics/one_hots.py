@@ -1,13 +1,17 @@
 """Sums over what a comparison with a place chooses, as the reductions by index that they are: a histogram is written
-so, and takes then a step for each element rather than one for each element and place."""
+so, and takes then a step for each element rather than one for each element and place. And what is made of the number of
+the last that goes to a place, by that number itself."""
 
 import math
+from collections.abc import Sequence
 
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.ops.reduce import nothing
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+from tinygrad.uop import GroupOp, Ops, UOp, simplify
+from tinygrad.uop.affine import affine, plain
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
+from tinygrad.uop.symbolic import fold
 
 
 def as_one_hots(kernel: UOp, target: Target) -> UOp:
@@ -62,3 +66,22 @@ def among(loops: tuple[UOp, ...], x: UOp) -> bool:
   """Whether x is another in each iteration of one of the loops."""
   below = x.toposort()
   return any(r in below for r in loops)
+
+
+def rises(x: UOp, over: Sequence[UOp]) -> bool:
+  """Whether x is a number that grows along the one loop."""
+  terms = {} if (number := plain(x)) is None else affine(number, {}).terms
+  return len(over) == 1 and terms.get(over[0], 0) > 0 and sum(over[0] in t.loops for t in terms) == 1
+
+
+def with_number(value: UOp, f: UOp, x: UOp) -> UOp:
+  """value(f) -> value(x), with the choices made that are known of x."""
+  return rebuild(simplify(substitute_free(value, {f: x})), in_indices)
+
+
+def in_indices(u: UOp, src: Sources) -> UOp:
+  """op(CAST(x), CAST(y)) -> op(x, y) for a comparison, or a CAST to an index, of indices in types that hold them."""
+  v, known = on_sources(u, src), tuple([x for s in src if (x := plain(s)) is not None])
+  if u.op is Ops.CAST and u.dtype is dtypes.index and known:
+    return known[0]
+  return fold(UOp.new(u.op, u.dtype, known) if u.op in GroupOp.Comparison and len(known) == len(src) else v)

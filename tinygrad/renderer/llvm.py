@@ -281,7 +281,7 @@ class LLVMRenderer:
       return self.ins(f"getelementptr {element}, {pointer} {start}, {ir_type(offset.dtype)} {self.operand(offset)}")
     at, beside = (offset.src[0], offset.src[1].arg) if is_beside(offset) else (offset, 0)
     key = f"{element}, ptr {start}", at
-    if (base := next((of[key] for of in self.bases if key in of), None)) is None:
+    if (base := self.known_base(key)) is None:
       base = self.bases[-1][key] = self.ins(f"getelementptr {key[0]}, i64 {self.operand(at)}")
     return self.ins(f"getelementptr {element}, ptr {base}, i64 {beside}") if beside else base
 
@@ -330,15 +330,30 @@ class LLVMRenderer:
     elif mask is None:
       out = self.ins(f"load {kind}, ptr {pointer}, align {align}")
     else:
-      assert align * n <= _ZEROS, u.dtype
-      safe = self.ins(f"select i1 {mask}, ptr {pointer}, ptr @zeros")
-      out = self.ins(f"load {kind}, ptr {safe}, align {align}")
-      if len(u.src) > 1:
+      out = self.ins(f"load {kind}, ptr {self.there_or_zeros(where, mask)}, align {align}")
+      if len(u.src) > 1 and other != self.splat(0, dtype):
         out = self.ins(f"select i1 {mask}, {kind} {out}, {kind} {other}")
     if dtypes.is_bool(dtype):
       self.bytes[u] = out
       return self.truth(u, out)
     return out
+
+  def there_or_zeros(self, where: UOp, mask: str) -> str:
+    """A place, or zeros where the condition is false: chosen once for all places that are constantly far from one."""
+    (memory, offset, *_), each = where.src, where.dtype.itemsize
+    element, room = ir_type(where.dtype.scalar(), memory=True), _ZEROS // each - where.dtype.count
+    assert room >= 0, where.dtype
+    at, beside = (offset.src[0], offset.src[1].arg) if is_beside(offset) else (offset, 0)
+    name = f"{element}, ptr {self.operand(memory)}"
+    if not 0 <= beside <= room or (there := self.known_base((name, at))) is None:
+      return self.ins(f"select i1 {mask}, ptr {self.names[where]}, ptr @zeros")
+    key = f"{name} if {mask}", at
+    if (base := self.known_base(key)) is None:
+      base = self.bases[-1][key] = self.ins(f"select i1 {mask}, ptr {there}, ptr @zeros")
+    return self.ins(f"getelementptr {element}, ptr {base}, i64 {beside}") if beside else base
+
+  def known_base(self, key: tuple[str, UOp]) -> str | None:
+    return next((of[key] for of in self.bases if key in of), None)
 
   def is_seldom(self, mask: UOp) -> bool:
     """Whether lanes < x, x all over its bounds, hardly ever holds of any lane."""

@@ -322,7 +322,8 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
         held = mine if v in x.strides else 1
         count = held * prod(c for r, c in copies.items() if r in x.strides)
         loads += step * (count if window is None else count * window.part(x, counts[0]))
-        vectors = max(vectors, held if window is None or window.along not in x.strides else count)
+        again = tile > mine or window is not None  # else each vector that is loaded is added once, and then free
+        vectors = max(vectors, (held if window is None or window.along not in x.strides else count) if again else 1)
       if tile + vectors + 1 > target.vector_registers:
         continue
       cost = loads / tile + max(item.operations, 1)
