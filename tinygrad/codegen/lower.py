@@ -21,7 +21,7 @@ from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.cuts import cut_loops
-from tinygrad.numerics.decompose import decompose
+from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
@@ -65,11 +65,6 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   if DEBUG >= 4:
     print_linear(linear)
   return linear
-
-
-def decompose_stores(kernel: UOp, target: Target) -> UOp:
-  """Functions and narrow floats taken apart, store by store."""
-  return kernel.replace(src=tuple(decompose(s, target) if s.op is Ops.STORE else s for s in kernel.src))
 
 
 def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool = True) -> UOp:

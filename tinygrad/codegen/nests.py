@@ -109,9 +109,9 @@ class NestSchedule:
     return any(u.op is Ops.LOAD and u.src[0].src[0] in written for s in self.stores for u in s.src[1].toposort())
 
   @property
-  def limited(self) -> set[UOp]:
-    """The loops that may end early."""
-    return {x.src[0] for x in self.kernel.src if x.op is not Ops.STORE}
+  def limited(self) -> dict[UOp, UOp]:
+    """The loops that may end early, and from which iteration on nothing is left to do (`clip_loops`)."""
+    return {x.src[0]: x.src[1] for x in self.kernel.src if x.op is not Ops.STORE}
 
   def analyse(self) -> Analysis:
     """Strides and dependences. What may be staged is numbered by it."""
@@ -180,7 +180,7 @@ class NestSchedule:
     if tail == "overlap" and (n < size or (n % size > 0 and (self.rereads or r.arg[1] is AxisKind.REDUCE))):
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
-    self.versions[r], parts = split.split_loop(r, size, split.limit_of(self.kernel, r), self.room.ids, tail)
+    self.versions[r], parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
 

@@ -588,6 +588,11 @@ def as_tangent(u: UOp) -> UOp | None:
   return None if x is None else lower_tan(x)
 
 
+def decompose_stores(kernel: UOp, target: Target) -> UOp:
+  """Functions and narrow floats taken apart, store by store."""
+  return kernel.replace(src=tuple(decompose(s, target) if s.op is Ops.STORE else s for s in kernel.src))
+
+
 def decompose(sink: UOp, target: Target) -> UOp:
   """The kernel with functions and narrow floats taken apart, but for what the target has itself."""
   as_bits, functions = tuple(d for d in _NARROW if d not in target.converts), functions_of(target)

@@ -19,9 +19,6 @@ from tinygrad.solver.ways import OpWays
 from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
-BUFFER = Ops.BUFFER  # hot: a member of an enum takes longer to look up
-CONSTRAIN = Ops.CONSTRAIN
-MOVE = Ops.MOVE
 EFFECTS = having(Trait.EFFECT)
 
 
@@ -36,7 +33,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
 
   def make(u: UOp, src: Sources) -> UOp:
     op = u.op
-    if op is MOVE and is_anywhere(u):
+    if op is Ops.MOVE and is_anywhere(u):
       return src[0]
     if u in asked.inert:
       return src[0]
@@ -44,18 +41,18 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
       return with_origin(UOp.new(op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
       return with_origin(decided.product(u, c, src) if decided else ways.product(u, c, src), u)
-    if op is CONSTRAIN and (target := found[u]) is not None:
+    if op is Ops.CONSTRAIN and (target := found[u]) is not None:
       return constrained(u, src[0], target)
-    if op is MOVE and is_decided_anew(u):
+    if op is Ops.MOVE and is_decided_anew(u):
       return taken_whole(u, src[0]) if u.arg.whole else src[0]
-    if op is BUFFER or not is_placed(src):
+    if op is Ops.BUFFER or not is_placed(src):
       return on_sources(u, src)
     if not wished and op not in AS_GIVEN:
       return with_origin(ways.as_written_now(u, src), u)
     target = found[u]
     if target is None:  # inside of a contraction, or where the user has sent it
       return on_sources(u, src) if op in AS_GIVEN else with_origin(by_hooks(u, src), u)
-    if op is MOVE or op is Ops.AFTER:  # a move is a hint, too
+    if op is Ops.MOVE or op is Ops.AFTER:  # a move is a hint, too
       return on_sources(u, src)
     if op is Ops.ASSIGN:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
@@ -72,7 +69,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
 
 def before_unread_moves(made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What is not moved after all, since a hint on it makes a move of its own, as it was built."""
-  if not (moved := {u: x for u, x in made.items() if x.op is MOVE and not x.arg.pinned and u.op is not MOVE}):
+  if not (moved := {u: x for u, x in made.items() if x.op is Ops.MOVE and not x.arg.pinned and u.op is not Ops.MOVE}):
     return {}
   read = {s for x in made.values() for s in x.src}
   return {u: x.src[0] for u, x in moved.items() if x not in read}
@@ -85,12 +82,12 @@ def as_found(found: Answer) -> dict[UOp, UOp] | None:
   if any(u.device != found[u] for u in asked.leaves):
     return None
   there = {u: found[t] for u, t in asked.gradients.items() if isinstance(u.device, Sharding)}
-  there |= {u: found[u] for u in asked.order if u.op is CONSTRAIN and u not in asked.inert}
+  there |= {u: found[u] for u in asked.order if u.op is Ops.CONSTRAIN and u not in asked.inert}
   moved: dict[UOp, UOp] = {}  # of what is said to be elsewhere than it is computed, the move
   for u in asked.order:
     for s in u.src:
       if isinstance(want := there.get(s), Sharding):
-        shown = u if u.op is MOVE and is_decided_anew(u) else s
+        shown = u if u.op is Ops.MOVE and is_decided_anew(u) else s
         if not is_there(s, shown.device, want):
           return None
         if shown is u:
@@ -110,7 +107,7 @@ def is_there(u: UOp, at: Placement | None, want: Sharding) -> bool:
   """Whether a value that is read at a placement is where it is to be, partial if it may be; what lives anywhere is."""
   if not isinstance(at, Sharding):
     return lives_anywhere(u)
-  return (at if u.op is CONSTRAIN and u.arg.reduced else at.reduced) is want
+  return (at if u.op is Ops.CONSTRAIN and u.arg.reduced else at.reduced) is want
 
 
 def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
@@ -123,7 +120,7 @@ def inert_hints(found: Answer, made: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     if u in asked.inert:
       x = u.src[0]
       out[u] = on_sources(u, (out.get(x, made[x]),))
-    elif u.op is MOVE and is_decided_anew(u) and u.src[0] in out and made[u] is made[u.src[0]]:
+    elif u.op is Ops.MOVE and is_decided_anew(u) and u.src[0] in out and made[u] is made[u.src[0]]:
       out[u] = out[u.src[0]]
   sink = asked.order[-1]
   out[sink] = on_sources(sink, tuple([out.get(s, made[s]) for s in sink.src]))
@@ -142,7 +139,7 @@ def taken_whole(u: UOp, x: UOp) -> UOp:
     if len(there.cut(i)) > len(was.cut(i)):
       dims[i] = (*dim, *freed)
   target = Sharding.of(at.mesh, dims)
-  return x if at.reduced is target else UOp.new(MOVE, x.dtype, (x,), replace(u.arg, device=target))
+  return x if at.reduced is target else UOp.new(Ops.MOVE, x.dtype, (x,), replace(u.arg, device=target))
 
 
 def is_placed(src: Sources) -> bool:
@@ -233,7 +230,7 @@ def lives_anywhere(x: UOp) -> bool:
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here; a constant
   that is no Tensor's own, a gradient, may be another program's too, and lives anywhere."""
-  while x.op is MOVE and not x.arg.pinned:  # which nobody need make; a hint's is made
+  while x.op is Ops.MOVE and not x.arg.pinned:  # which nobody need make; a hint's is made
     x = x.src[0]
   hinted = on_sources(u, (x,))  # it stays, for another propagation
   if lives_anywhere(x):

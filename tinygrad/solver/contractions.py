@@ -12,7 +12,6 @@ from typing import Any
 from tinygrad.solver.problem import Rule
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
-REDUCE = Ops.REDUCE  # hot: a member of an enum takes longer to look up
 Lists = tuple[tuple[int, ...], ...]
 
 
@@ -54,7 +53,7 @@ def contractions(order: Sequence[UOp], same: Mapping[UOp, UOp]) -> Contractions:
           readers[there] = {here}
         else:
           by.add(here)
-  summed = {u: nodes for u in order if u.op is REDUCE and (nodes := products_of(u, same, readers))}
+  summed = {u: nodes for u in order if u.op is Ops.REDUCE and (nodes := products_of(u, same, readers))}
   within = {same[v] for nodes in summed.values() for v in nodes}
   for u in reversed(order):  # readers before what they read
     if u.op in GroupOp.Rearranging and (by := readers.get(same[u])) and by <= within:

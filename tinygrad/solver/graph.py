@@ -22,9 +22,6 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
-BUFFER = Ops.BUFFER
-CONSTRAIN = Ops.CONSTRAIN  # hot: a member of an enum takes longer to look up
-MOVE = Ops.MOVE
 KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
@@ -129,7 +126,7 @@ def disagreements_told(asked: Asked) -> Iterator[None]:
   try:
     yield
   except Disagreement as e:
-    grouped = (u for u in asked.order if u.op is CONSTRAIN and asked.number.get(u) in e.values)
+    grouped = (u for u in asked.order if u.op is Ops.CONSTRAIN and asked.number.get(u) in e.values)
     said = dict.fromkeys([f"    the hint: {u.arg} in {source_line(*u.origin)}" for u in grouped if u.origin])
     fix = "  fix: give values of one group equal hints, or other groups"
     raise ShardError("\n".join([str(e), *said.keys(), fix])) from None
@@ -165,7 +162,7 @@ def ends(asked: Asked) -> Iterable[UOp]:
 def between(asked: Asked) -> list[UOp]:
   """What nobody says anything of, and leaves."""
   leaves = set(asked.leaves)
-  return [u for u in asked.nodes if u in leaves or (u.op is not CONSTRAIN and u.op is not MOVE)]
+  return [u for u in asked.nodes if u in leaves or (u.op is not Ops.CONSTRAIN and u.op is not Ops.MOVE)]
 
 
 def is_as_wished(found: Answer, made: Mapping[UOp, UOp]) -> bool:
@@ -236,7 +233,7 @@ class _Asking:
     op, dtype, src, arg = u.ref.key
     kind = self.kinds[u] = self.numbered.setdefault((op, dtype, arg), len(self.numbered))
     depth, same = self.depth, self.same
-    if (op is MOVE and is_decided_anew(u)) or u in self.inert:
+    if (op is Ops.MOVE and is_decided_anew(u)) or u in self.inert:
       depth[u], same[u] = depth[src[0]], same[src[0]]
     else:
       depth[u] = 1 + max([depth[s] for s in src], default=0)
@@ -270,7 +267,7 @@ class _Asking:
     part: dict[UOp, bytes] = {}
     texts: dict[int, bytes] = {}  # of the first part, by kinds
     for u in self.order:
-      if is_decided_anew(u) if u.op is MOVE else u in self.inert:
+      if is_decided_anew(u) if u.op is Ops.MOVE else u in self.inert:
         part[u] = part[u.src[0]]
         continue
       if number or (text := texts.get(self.kinds[u])) is None:
@@ -298,16 +295,18 @@ class _Asking:
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
     op, number, inside = u.op, self.number, self.contractions.inside
-    if op is Ops.SINK or (op is MOVE and is_anywhere(u)):
+    if op is Ops.SINK or (op is Ops.MOVE and is_anywhere(u)):
       return
-    is_unsaid = (op is MOVE and is_decided_anew(u)) or u in self.inert or (u.device is None and op is not Ops.CONSTRAIN)
+    is_unsaid = (
+      (op is Ops.MOVE and is_decided_anew(u)) or u in self.inert or (u.device is None and op is not Ops.CONSTRAIN)
+    )
     if is_unsaid and not any(s in number for s in u.src):
       return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
     elif (same := self.same[u]) is not u and same in number and u not in inside:
       number[u] = number[same]
-    elif (op is BUFFER or op is MOVE) and is_arrival(u):
+    elif (op is Ops.BUFFER or op is Ops.MOVE) and is_arrival(u):
       self.leaves.append(u)
       self.value(u, self.facts(u), self.said(u))
     elif u not in inside:
@@ -323,9 +322,9 @@ class _Asking:
     device = u.device
     if isinstance(device, Sharding):
       return not same_devices(device, self.whole)
-    if device == self.one or ((u.op is BUFFER or u.op is MOVE) and is_arrival(u)):
+    if device == self.one or ((u.op is Ops.BUFFER or u.op is Ops.MOVE) and is_arrival(u)):
       return False
-    if u.op is MOVE and u.arg.pinned:
+    if u.op is Ops.MOVE and u.arg.pinned:
       return True
     return not self.elsewhere.isdisjoint(u.src) or is_stored(device)
 
@@ -400,13 +399,13 @@ def hints_that_may_be_inert(sink: UOp, counting: bool, closed: bool) -> set[UOp]
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
     op = u.op
-    may_be = op is CONSTRAIN and (u not in read or (closed and not any(u.arg.opened) and u.arg.propagate == "both"))
+    may_be = op is Ops.CONSTRAIN and (u not in read or (closed and not any(u.arg.opened) and u.arg.propagate == "both"))
     is_cut = may_be and not u.arg.reduced and u.arg.group is None
     if is_cut and (counting or u not in counted):
       found.add(u)
       if u in read:
         read.update(u.src)
-    elif op is not Ops.SINK and (op is not MOVE or not is_decided_anew(u) or u in read):
+    elif op is not Ops.SINK and (op is not Ops.MOVE or not is_decided_anew(u) or u in read):
       read.update(u.src)
   return found
 

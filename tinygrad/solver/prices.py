@@ -15,9 +15,6 @@ from tinygrad.sharding.place import Placer, bytes_of, with_casts_sunk
 from tinygrad.sharding.placements import Placements, build_placed
 from tinygrad.uop import GroupOp, Ops, UOp
 
-CAST = Ops.CAST  # hot: a member of an enum takes longer to look up
-CONSTRAIN = Ops.CONSTRAIN
-MOVE = Ops.MOVE
 Moved = tuple[int, Placement | None, Placement]  # what is moved, from where, and where to
 
 
@@ -42,12 +39,12 @@ def without_moves(sink: UOp, known: dict[tuple[Any, ...], int]) -> Unmoved:
   number, wires, moved = graph.number, graph.wires, dict[UOp, Moved]()
   for u in sink.toposort():
     op, dtype, src, arg = u.ref.key
-    if op is CONSTRAIN:
+    if op is Ops.CONSTRAIN:
       number[u] = number[src[0]]
       if src[0] in moved:
         moved[u] = moved[src[0]]
       continue
-    if op is MOVE:
+    if op is Ops.MOVE:
       x = src[0]
       moved[u] = move = number[x], x.device, u.arg.device
       if x.device is not None and move not in wires:
@@ -55,7 +52,7 @@ def without_moves(sink: UOp, known: dict[tuple[Any, ...], int]) -> Unmoved:
       if droppable(u):
         number[u] = number[x]
         continue
-    elif op is CAST and src[0] in moved:
+    elif op is Ops.CAST and src[0] in moved:
       graph.narrowed.add(moved[src[0]])
     number[u] = known.setdefault((op, dtype, arg, *[number[s] for s in src]), len(known))
   return graph
@@ -94,7 +91,7 @@ def bytes_at_most(anew: Placements) -> float:
       total += nbytes
     if u in anew.reduced:
       total += bytes_between(*anew.reduced[u])
-    if u.op is MOVE or u.op in GroupOp.Remapping:
+    if u.op is Ops.MOVE or u.op in GroupOp.Remapping:
       total += bytes_of([u if run is None else UOp.new(u.op, u.dtype, run.forms, u.arg)])
   return total
 

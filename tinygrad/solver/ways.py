@@ -27,7 +27,6 @@ from tinygrad.uop import Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources
 
 Key = tuple[Any, ...]
-MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
 
 
 class MovesHeld(Costs):
@@ -49,7 +48,7 @@ class MovesHeld(Costs):
   def hold(self, x: UOp) -> None:
     """Notes the moves that nobody asked for of which x is a view."""
     for u in views(x):
-      if u.op is MOVE and not u.arg.pinned:
+      if u.op is Ops.MOVE and not u.arg.pinned:
         self.note(u.src[0], u.arg.device, "move")
 
   def note(self, x: UOp, target: Placement, form: str) -> None:
@@ -91,7 +90,7 @@ class MovesHeld(Costs):
 
 def is_seen_through(x: UOp) -> bool:
   """Whether what is below a value might be moved in its place."""
-  return wants_push(x) or (x.op is MOVE and not x.arg.pinned)
+  return wants_push(x) or (x.op is Ops.MOVE and not x.arg.pinned)
 
 
 def views(x: UOp) -> Iterator[UOp]:

@@ -15,11 +15,6 @@ from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 
 
-def limit_of(kernel: UOp, r: UOp) -> UOp | None:
-  """From which iteration of r on nothing is left to do, if that is known (`clip_loops`)."""
-  return next((x.src[1] for x in kernel.src if x.op is Ops.CMPLT and x.src[0] is r), None)
-
-
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
   """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes."""
   if limit is None:
