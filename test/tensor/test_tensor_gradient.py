@@ -1,5 +1,7 @@
 """Differentiation as users see it: `gradient`, `backward`, `.grad`; an op's own derivative is tested beside it."""
 
+import math
+
 import numpy as np
 import pytest
 from tensor_oracle import close, normal
@@ -407,3 +409,15 @@ def test_products_have_second_derivatives():
   rows = Tensor([[3.0, 5.0], [2.0, 7.0]])
   scattered = Tensor.ones(2).scatter_reduce(0, Tensor([0, 0, 1, 1]), rows.reshape(4), "prod")
   close(scattered.sum().gradient(rows)[0].sum().gradient(rows)[0], np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("values", ([0.0, 2.0, 3.0], [0.0, 0.0, 3.0], [-2.0, 0.0, 5.0, 7.0], [0.0, 0.0, 0.0]))
+def test_products_have_second_derivatives_by_what_is_0(values):
+  """d2(prod)/dxi dxj is the product of all but these two; by the 0 among the others it was 0."""
+  x, n = Tensor(values), len(values)
+  first = x.prod().gradient(x)[0]
+  want = [
+    [0 if i == j else math.prod(values[k] for k in range(n) if k not in (i, j)) for j in range(n)] for i in range(n)
+  ]
+  assert [first[i].gradient(x)[0].tolist() for i in range(n)] == want
+  assert first.tolist() == [math.prod(values[:i] + values[i + 1 :]) for i in range(n)]

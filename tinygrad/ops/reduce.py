@@ -76,17 +76,18 @@ def type_of_factors(x: UOp) -> DType:
 
 def product_of_others(x: UOp, total: Callable[[UOp, Ops], UOp]) -> UOp:
   """For each element of x the product of those reduced with it: that of all over the element, in which 0 stands as 1
-  and an infinity as its sign; then 0 for a 0 among the others, infinite for an infinity, nan of both. `total(y, op)`:
-  for each element of y the reduction of all that it is reduced with."""
+  and an infinity as its sign; then times the 0 among the others, if there is one (by which it has a derivative), or 0,
+  infinite for an infinity, nan of both. `total(y, op)`: for each element of y the reduction of all that it is reduced
+  with."""
 
-  def among_others(hit: UOp) -> UOp:
-    one = hit.cast(x.dtype)
-    return (total(one, Ops.ADD) - one) > 0
+  def of_others(y: UOp) -> UOp:
+    return total(y, Ops.ADD) - y
 
   zero, huge = x.eq(0), x.eq(math.inf) | x.eq(-math.inf)
   plain = zero.where(1.0, huge.where((x > 0).where(x.const_like(1.0), -1.0), x))
-  product = total(plain, Ops.MUL) / plain * among_others(huge).where(x.const_like(math.inf), 1.0)
-  return product * among_others(zero).where(x.const_like(0.0), 1.0)  # factors: a derivative of a choice is 0 * inf
+  product = total(plain, Ops.MUL) / plain * (of_others(huge.cast(x.dtype)) > 0).where(x.const_like(math.inf), 1.0)
+  zeros, left = of_others(zero.cast(x.dtype)), of_others(zero.where(x, 0.0))  # of one 0 itself
+  return product * (zeros > 0).where((zeros > 1).where(0.0, left), 1.0)  # factors: a derivative of a choice is 0 * inf
 
 
 def factors_reduce(u: UOp) -> Factors:
