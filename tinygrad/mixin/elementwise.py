@@ -674,7 +674,7 @@ class Elementwise(Movement):
       >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
       [0, 2, 0]
     """
-    return mask.where(value, self)
+    return mask.where(self._wrap(self._lift(value, "masked_fill")), self)
 
   # ---- bits
 

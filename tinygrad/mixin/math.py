@@ -395,8 +395,9 @@ class Math(Elementwise):
     """
     if min_ is None and max_ is None:
       raise ValueError("clamp: neither min_ nor max_ is given\n  fix: give at least one of them, e.g. x.clamp(0)")
-    x = self if min_ is None else self.lt(min_).where(min_, self)
-    return x if max_ is None else x.gt(max_).where(max_, x)
+    low, high = (None if x is None else self._wrap(self._lift(x, "clamp")) for x in (min_, max_))
+    x = self if low is None else self.lt(low).where(low, self)
+    return x if high is None else x.gt(high).where(high, x)
 
   clip = clamp
 
