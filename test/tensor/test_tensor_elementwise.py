@@ -105,3 +105,16 @@ def test_bits_of_bools_are_bytes():
     assert x.bitcast(dtypes.uint16).tolist() == a.view(np.uint16).tolist()
   words = np.array([0, 1, 256, 2], np.uint16)
   assert Tensor(words).bitcast(dtypes.bool).tolist() == (words.view(np.uint8) != 0).tolist()
+
+
+@pytest.mark.parametrize("dtype", ("int8", "uint8", "int32", "uint64"))
+def test_a_bound_beyond_a_type_is_none(dtype):
+  """As of numpy.clip; a least one that no number of the type reaches is an error."""
+  a = np.array([1, 100, 7], dtype)
+  low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+  for bounds in ((low - 5, high + 5), (low - 5, 50), (5, high + 5), (low, high), (low - 5, None), (None, high + 5)):
+    x = Tensor(a).clamp(*bounds)
+    assert x.dtype.name == dtype
+    assert x.tolist() == [min(max(v, bounds[0] or low), high if bounds[1] is None else bounds[1]) for v in (1, 100, 7)]
+  with pytest.raises(OverflowError, match="clamp"):
+    Tensor(a).clamp(high + 1)

@@ -386,7 +386,8 @@ class Math(Elementwise):
 
   @also_named(min="min_", max="max_")
   def clamp(self, min_: Any = None, max_: Any = None) -> Self:
-    """x, at least min_ and at most max_; either may be None. The derivative at a bound is 1. ValueError if both are.
+    """x, at least min_ and at most max_; either may be None, or beyond all integers of the type, which is no bound. The
+    derivative at a bound is 1. ValueError if both are None.
     Shape: `(..), (..), (..) -> (..)`.
 
     Examples:
@@ -395,6 +396,9 @@ class Math(Elementwise):
     """
     if min_ is None and max_ is None:
       raise ValueError("clamp: neither min_ nor max_ is given\n  fix: give at least one of them, e.g. x.clamp(0)")
+    if dtypes.is_int(self.dtype):
+      min_ = None if isinstance(min_, int) and min_ <= dtypes.min(self.dtype) else min_
+      max_ = None if isinstance(max_, int) and max_ >= dtypes.max(self.dtype) else max_
     low, high = (None if x is None else self._wrap(self._lift(x, "clamp")) for x in (min_, max_))
     x = self if low is None else self.lt(low).where(low, self)
     return x if high is None else x.gt(high).where(high, x)
