@@ -9,10 +9,11 @@ from test_kernels import WIDE, normal
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import Context
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.numerics import cuts
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.renderer.streamed import streamed_stores
+from tinygrad.runtime import native
 from tinygrad.uop import Ops, UOp
 
 ROWS = 3
@@ -126,3 +127,22 @@ def test_what_is_moved_round_and_put_together(dtype):
   np.testing.assert_array_equal(t.pad((0, 0, 2, 1), value=3).numpy(), np.pad(x, ((2, 1), (0, 0)), constant_values=3))
   t.assign(t.roll(2, 1)).realize()
   np.testing.assert_array_equal(t.numpy(), np.roll(x, 2, 1))
+
+
+@pytest.mark.parametrize("moved", [lambda x: x.roll(300), lambda x: x[:500].pad((524, 0))])
+def test_bits_do_not_depend_on_where_a_loop_is_cut(moved, monkeypatch):
+  """Products that are added to are rounded alike in a part and in the whole, which chooses between them and others: as
+  shorter loops are, of the same value on eight devices. (Mutant: all loops are cut.)"""
+  a, b, y = (normal(1024) for _ in range(3))
+  devices = tuple(f"CPU:{i}" for i in range(8))
+
+  def differ():
+    values = (moved(at(a) * at(b)) - at(y) for at in (Tensor, lambda x: Tensor(x).shard(devices, axis=0)))
+    whole, parts = (v.numpy() for v in values)
+    return (whole != parts).sum()
+
+  with PROCESS.anew():
+    assert differ() == 0
+  monkeypatch.setattr(cuts, "sums_products", lambda nodes: False)
+  with PROCESS.anew():
+    assert differ() > 0 or not native.processor()[2].get("fma")

@@ -1,6 +1,7 @@
 """Laws of `propagate` on random programs with random hints (extra/fuzz_hints.py), each with mutants that it notices."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -487,8 +488,11 @@ def without_reductions(anew, at_most=prices.bytes_at_most):
   return at_most(replace(anew, reduced={}))
 
 
+NO_MOVE = SimpleNamespace(**{op.name: op for op in Ops} | {"MOVE": None})
+
+
 @pytest.mark.parametrize(
-  "name, mutant", [("bytes_between", lambda seen, form: 0.0), ("bytes_at_most", without_reductions), ("MOVE", None)]
+  "name, mutant", [("bytes_between", lambda seen, form: 0.0), ("bytes_at_most", without_reductions), ("Ops", NO_MOVE)]
 )
 def test_a_bound_that_forgets_moves_is_noticed(name, mutant, monkeypatch):
   """(Mutants: below views, of what is reduced where it arises, and those that the user asked for.)"""

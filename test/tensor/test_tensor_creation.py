@@ -12,6 +12,7 @@ import pytest
 from tensor_oracle import close
 
 from tinygrad import Device, GlobalCounters, ShardError, Sharding, Tensor, TinyJit, dtypes
+from tinygrad.helpers import Context
 from tinygrad.mixin.random import threefry2x32
 from tinygrad.uop import UOp
 
@@ -446,6 +447,7 @@ def test_numbers_that_a_type_does_not_hold_are_refused():
     (lambda: Tensor([1.0, 2.0**31], dtype="int32"), "2147483648.0 is no int32"),
     (lambda: Tensor([2**70], dtype="int64"), "1180591620717411303424 is no int64"),
     (lambda: Tensor.full((2,), 300, dtype="uint8"), "300 is no uint8"),
+    (lambda: Tensor.full((2,), np.int64(300), dtype="uint8"), "300 is no uint8"),
     (lambda: u.full_like(-1), "-1 is no uint8"),
     (lambda: u.assign([300, 1]), "300 is no uint8"),
     (lambda: u.__setitem__(0, 300), "setitem: 300 is no uint8"),
@@ -474,3 +476,20 @@ def test_integers_compare_with_numbers_that_their_type_does_not_hold(kind):
     for op in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
       want = [op(int(x), n) for x in a]
       assert op(Tensor(a), n).tolist() == want, (op, n)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_integers_compare_with_larger_numbers_whatever_the_default_type_holds(kind):
+  """By infinity, which integers from 65520 on are equal to in float16."""
+  with Context(DEFAULT_FLOAT=kind):
+    x = Tensor([-100000, 5, 100000])
+    assert (x == 2**40).tolist() == [False] * 3 and (x < 2**40).tolist() == [True] * 3
+    assert (x > -(2**40)).tolist() == [True] * 3 and (x < 10**400).tolist() == [True] * 3
+
+
+def test_numbers_beyond_a_type_where_the_result_is_another():
+  """Of numpy's scalars, quotients and signs; numpy gives the same."""
+  u = Tensor([1, 200], dtype="uint8")
+  assert (u == np.int64(300)).tolist() == [False, False] and (u < np.int32(-1)).tolist() == [False, False]
+  assert (u / 256).tolist() == [1 / 256, 200 / 256] and (Tensor([2**20]) / 2**40).tolist() == [2**-20]
+  assert u.copysign(-1).tolist() == [-1.0, -200.0] and u.hardtanh().tolist() == [1, 1]

@@ -491,3 +491,14 @@ def test_a_bool_keeps_all_or_nothing_in_a_new_dim(index):
 def test_a_bool_tensor_without_dims_is_read_as_an_index():
   x = Tensor([[1, 2], [3, 4]])
   assert x[Tensor(True)].tolist() == [[[1, 2], [3, 4]]] and x[0, Tensor([3]).sum() > 5].shape == (0, 2)
+
+
+@pytest.mark.parametrize("indices", [[7, 1], [-5, 2], [4, 0], [9, 9]])
+def test_what_is_written_beyond_a_dim_goes_nowhere(indices):
+  """As what is read there is 0. (It was written to the first element.)"""
+  for shape in ((4,), (4, 3)):
+    x, want = Tensor.arange(int(np.prod(shape))).reshape(shape).contiguous().realize(), np.arange(np.prod(shape))
+    want = want.reshape(shape)
+    x[Tensor(indices)] = 9
+    want[[i for i in indices if -4 <= i < 4]] = 9
+    assert x.tolist() == want.tolist()

@@ -53,7 +53,7 @@ class Creation(Math):
       what = f"full: the value is one number, not a {type(fill_value).__name__}"
       raise TypeError(f"{what}\n  fix: Tensor({fill_value!r}).expand({shape!r})")
     d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
-    if isinstance(fill_value, (int, float)):
+    if not symbolic:
       check_holds(d, fill_value)
     scalar = fill_value.cast(d) if symbolic else UOp.const(d, fill_value, unique=buffer)
     return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, **more)

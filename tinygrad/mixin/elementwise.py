@@ -200,10 +200,18 @@ class Elementwise(Movement):
   def _comparison(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
     return self._binary(op, self._comparable(x), name, reverse)
 
-  def _comparable(self, x: Any) -> Any:
-    """A number beyond what this integer type holds is above, or below, every element, as infinity is."""
+  def _beyond(self, x: Any) -> Any:
+    """-1 or 1 for an integer below, or above, all that this integer type holds; 0 for all else."""
+    if not isinstance(x, (Base, UOp)) and getattr(x, "shape", None) == ():  # a numpy scalar is a number too
+      x = x.item()
     beyond = isinstance(x, int) and not holds_number(weak_dtype(self.dtype, x), x)
-    return math.copysign(math.inf, x) if beyond else x
+    return (-1 if x < 0 else 1) if beyond else 0
+
+  def _comparable(self, x: Any) -> Any:
+    """A number beyond what this integer type holds is above, or below, every element, as infinity is: of a float type
+    that holds all integers, which the default one need not be."""
+    side = self._beyond(x)
+    return self._wrap(UOp.const(dtypes.float32, side * math.inf)) if side else x
 
   def _integer_binary(self, op: Ops, x: Any, name: str, reverse: _bool = False, boolean: _bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
@@ -285,6 +293,8 @@ class Elementwise(Movement):
       >>> Tensor([-7]).div(2, rounding_mode="trunc").tolist()
       [-3]
     """
+    if rounding_mode is None and self._beyond(x):
+      x = float(x)  # the quotient is one of floats
     a, b = self._operands(x, "div", reverse)
     if rounding_mode is None:
       dtype = least_upper_float(a.dtype)

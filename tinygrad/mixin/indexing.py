@@ -303,7 +303,8 @@ class Indexing(Reduce):
       self._write(view.uop, new._fit(shape).reshape(view.shape).uop)
       return
     # number every element, read the numbers as the index reads, and put values at the numbers that were read
-    numbers = self.arange(prod(self.shape)).reshape(self.shape)[indices]
+    # (from 1: what no index reads is 0, and goes to -1, which is nowhere)
+    numbers = self.arange(1, prod(self.shape) + 1).reshape(self.shape)[indices].sub(1)
     places, values = numbers.flatten(), new._fit(numbers.shape).flatten()
     if isinstance(places.shape[0], int) and places.shape[0] == 0:
       return

@@ -333,7 +333,7 @@ class Math(Elementwise):
       >>> Tensor([1.0, 2.0]).copysign(Tensor([-0.0, 3.0])).tolist()
       [-1.0, 2.0]
     """
-    y, size = self._both(other, "copysign")[1]._float(), self._float().abs()
+    y, size = self._float()._both(other, "copysign")[1]._float(), self._float().abs()
     return y._bits(to_dtype(f"int{y.dtype.bitsize}")).lt(0).where(size.neg(), size)
 
   # ---- what kind of number
@@ -396,11 +396,9 @@ class Math(Elementwise):
     """
     if min_ is None and max_ is None:
       raise ValueError("clamp: neither min_ nor max_ is given\n  fix: give at least one of them, e.g. x.clamp(0)")
-    if dtypes.is_int(self.dtype):
-      min_ = None if isinstance(min_, int) and min_ <= dtypes.min(self.dtype) else min_
-      max_ = None if isinstance(max_, int) and max_ >= dtypes.max(self.dtype) else max_
-    low, high = (None if x is None else self._wrap(self._lift(x, "clamp")) for x in (min_, max_))
-    x = self if low is None else self.lt(low).where(low, self)
+    wide = (min_ is None or self._beyond(min_) < 0, max_ is None or self._beyond(max_) > 0)  # no bound for this type
+    low, high = (None if skip else self._wrap(self._lift(x, "clamp")) for x, skip in zip((min_, max_), wide))
+    x = self._value() if low is None else self.lt(low).where(low, self)
     return x if high is None else x.gt(high).where(high, x)
 
   clip = clamp

@@ -17,9 +17,11 @@ LINE = 64  # bytes
 
 
 def cut_loops(kernel: UOp, target: Target) -> UOp:
-  """On processors, a kernel of one store, without reductions: the loop along which what is stored lies together."""
+  """On processors, a kernel of one store, without reductions: the loop along which what is stored lies together. Not
+  where there are sums of products: in a part, which chooses nothing, they would be fused (renderer/llvm.py), that are
+  apart in the whole, and bits would depend on its length."""
   store, nodes = kernel.src[0], kernel.toposort()
-  if target.threads or len(kernel.src) > 1 or NOOPT or any(u.op is Ops.FOLD for u in nodes):
+  if target.threads or len(kernel.src) > 1 or NOOPT or any(u.op is Ops.FOLD for u in nodes) or sums_products(nodes):
     return kernel
   along = [r for r, step in affine(store.src[0].src[1], {}).terms.items() if r in store.src[2:] and step == 1]
   for r in (r for r in along if r.src[0].op is Ops.CONST and r.src[0].arg >= LONG):
@@ -28,6 +30,11 @@ def cut_loops(kernel: UOp, target: Target) -> UOp:
       ends = {end for at in changes for end in (at // line * line, min(round_up(at, line), n))}
       return UOp.sink(*parts_between(store, r, sorted({0, *ends, n}), LoopIds(kernel)))
   return kernel
+
+
+def sums_products(nodes: Sequence[UOp]) -> bool:
+  floats = {u.op for u in nodes if dtypes.is_float(u.dtype)}
+  return Ops.MUL in floats and (Ops.ADD in floats or Ops.SUB in floats)
 
 
 def changes_of(r: UOp, nodes: Sequence[UOp]) -> set[int]:
