@@ -284,8 +284,8 @@ class Indexing(Reduce):
     """`x[index] = v` for every index that can be read, and for a bool mask of leading dims; v broadcasts and takes this
     dtype.
 
-    Of several values for one place the last stays. Slices of memory are written in place; all else replaces the whole
-    value.
+    Of several values for one place the last stays; by an element of an integer tensor outside [-n, n) nothing is
+    written. Slices of memory are written in place; all else replaces the whole value.
     """
     known = isinstance(v, (Base, int, float, UOp))
     data = None if known else type(self)(v, dtype=self.dtype if isinstance(v, (list, tuple)) else None)
