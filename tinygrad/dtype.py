@@ -283,10 +283,14 @@ def _from_torch_dtype(x: Any) -> DType:
 def check_holds(dtype: DType, value: Any) -> None:
   """OverflowError for a number that, truncated, is none of the integers of `dtype`: what is given is not to wrap."""
   if not holds_number(dtype, value):
-    low, high = dtypes.min(dtype), dtypes.max(dtype)
     wider = "int64" if dtypes.min(dtypes.int64) <= int(value) <= dtypes.max(dtypes.int64) else "float64"
     fix = f'a wider type, e.g. dtype="{wider}"' + (f", and .cast({dtype.name!r}) to wrap" if wider == "int64" else "")
-    raise OverflowError(f"{value} is no {dtype.name}, which holds {low} to {high}\n  fix: {fix}")
+    raise OverflowError(f"{range_rule(dtype, value)}\n  fix: {fix}")
+
+
+def range_rule(dtype: DType, value: Any) -> str:
+  """What an error says of a number that is none of the integers of `dtype`."""
+  return f"{value} is no {dtype.name}, which holds {dtypes.min(dtype)} to {dtypes.max(dtype)}"
 
 
 def holds_number(dtype: DType, value: Any) -> bool:

@@ -16,7 +16,7 @@ from tinygrad.device import (
   reduced_placement,
   refuse,
 )
-from tinygrad.dtype import DType, dtypes, holds_number, least_upper_dtype, sum_acc_dtype, to_dtype
+from tinygrad.dtype import DType, dtypes, holds_number, least_upper_dtype, range_rule, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import Move, Ops, UOp, describe
 
@@ -320,8 +320,9 @@ class Base:
       x = x.item()
     d = weak_dtype(self.dtype, x)
     if not holds_number(d, x):
-      rule = f"{x} is no {d.name}, which holds {dtypes.min(d)} to {dtypes.max(d)}"
-      mismatch(name, rule, [self.uop], 'cast the tensor to a wider type, e.g. x.cast("int64")', OverflowError)
+      mismatch(
+        name, range_rule(d, x), [self.uop], 'cast the tensor to a wider type, e.g. x.cast("int64")', OverflowError
+      )
     return UOp.const(d, x)
 
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
