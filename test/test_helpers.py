@@ -316,10 +316,15 @@ def test_the_collector_is_kept_out_and_goes_on():
 )
 def test_a_setting_of_the_environment_that_is_none_is_named(monkeypatch, given, value, kind):
   monkeypatch.setenv("A_SETTING_OF_THIS_TEST", value)
-  getenv.cache_clear()
   with pytest.raises(ValueError, match=rf"A_SETTING_OF_THIS_TEST={value!r} .* is no {kind}\n  fix: "):
     getenv("A_SETTING_OF_THIS_TEST", *given)
-  getenv.cache_clear()
+
+
+def test_the_environment_is_read_when_it_is_asked_for(monkeypatch):
+  """A device that opens after CUDA_VIRTUAL was set has what it says, whatever an earlier one read."""
+  assert getenv("A_SETTING_OF_THIS_TEST", 1) == 1
+  monkeypatch.setenv("A_SETTING_OF_THIS_TEST", "2")
+  assert getenv("A_SETTING_OF_THIS_TEST", 1) == 2
 
 
 @pytest.mark.parametrize(("key", "value"), [("CPU_THREADS", -1), ("BEAM_SECONDS", -0.5), ("BEAM_SECONDS", math.nan)])

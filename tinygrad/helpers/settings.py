@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import operator
 import os
 from collections.abc import Callable
@@ -13,10 +12,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-@functools.cache
 def getenv(key: str, default: Any = 0, least: float | None = None) -> Any:
-  """The environment's value of `key`, with the type of `default`. ValueError for what is none of that type, and for a
-  number below `least`.
+  """What the environment says of `key` now, with the type of `default`. ValueError for what is none of that type, and
+  for a number below `least`.
 
   Examples:
     >>> getenv("NOT_SET", 3)
