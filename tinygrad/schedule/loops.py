@@ -1,6 +1,7 @@
 """The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined where
 memory is contiguous, numbered."""
 
+import itertools
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
@@ -18,15 +19,16 @@ def tidy(sink: UOp) -> UOp:
   return number_ranges(join_ranges(split_ranges(turn_ranges(simplify(sink)))))
 
 
-def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
-  """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out
-  simplified."""
+def with_loops(sink: UOp, values: Mapping[UOp, UOp]) -> UOp:
+  """`sink` with each range read as `values[range]`, and in its place the loops of that, of lower ids outside; the index
+  expressions come out simplified."""
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
       return values.get(u, u)
     if (first := RANGES_FROM.get(u.op)) is not None:
-      src = (*src[:first], *(r for s in u.src[first:] for r in groups.get(s, (s,))))
+      loops = (sorted(values.get(s, s).loops, key=lambda r: r.arg[0]) for s in u.src[first:])
+      src = (*src[:first], *itertools.chain.from_iterable(loops))
     if u.dtype is not dtypes.index:
       src = tuple([simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src])
     if u.op is Ops.FOLD and len(src) == 1:
@@ -50,7 +52,7 @@ def turn_ranges(sink: UOp) -> UOp:
   steps = divided_ranges(sink)
   falls = {r for r, _, _ in steps if r.arg[1] is AxisKind.LOOP} - {r for r, step, _ in steps if step > 0}
   values = {r: simplify(Affine(r.src[0].arg - 1, {r: -1}).uop()) for r in falls}
-  return with_loops(sink, {}, values) if values else sink
+  return with_loops(sink, values) if values else sink
 
 
 def split_ranges(sink: UOp) -> UOp:
@@ -61,14 +63,14 @@ def split_ranges(sink: UOp) -> UOp:
     divisors.setdefault(r, set()).update({c} if step == 1 else ())
   if not divisors:
     return sink
-  groups, values, ids = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp](), LoopIds(sink)
+  values, ids = dict[UOp, UOp](), LoopIds(sink)
   for r, found in divisors.items():
     chain = [1, *sorted(found - {1, r.src[0].arg}), r.src[0].arg]
     steps = list(zip(chain, chain[1:]))[::-1]
     if len(steps) > 1 and not any(n % m for m, n in steps):
       parts = {ids.loop(index(n // m), r.arg[1]): m for m, n in steps}
-      groups[r], values[r] = tuple(parts), simplify(Affine(0, parts).uop())
-  return with_loops(sink, groups, values) if groups else sink
+      values[r] = simplify(Affine(0, parts).uop())
+  return with_loops(sink, values) if values else sink
 
 
 def ranges_in(u: UOp, memo: dict[UOp, frozenset[UOp]]) -> frozenset[UOp]:
@@ -95,7 +97,7 @@ def join_ranges(sink: UOp) -> UOp:
       for s in u.src[: RANGES_FROM.get(u.op, len(u.src))]:
         if s.dtype is dtypes.index:
           pinned |= ranges_in(s, memo)
-  groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
+  values: dict[UOp, UOp] = {}
 
   def joins(a: UOp, b: UOp, n: int) -> bool:
     return a not in pinned and b not in pinned and all(f.get(a, 0) == n * f.get(b, 0) for f in indices)
@@ -103,18 +105,14 @@ def join_ranges(sink: UOp) -> UOp:
   for ranges in loops:
     i = len(ranges) - 1
     while i > 0:
-      last, end, outer = ranges[i], ranges[i].src[0], list[UOp]()
+      last, end = ranges[i], ranges[i].src[0]
       while i > 0 and end.op is Ops.CONST and joins(ranges[i - 1], last, end.arg):
-        outer.append(ranges[i - 1])
+        values[ranges[i - 1]] = index(0)
         end = simplify(ranges[i - 1].src[0] * end)
+        values[last] = UOp.new(Ops.RANGE, dtypes.index, (end,), last.arg)
         i -= 1
-      if outer:
-        joined = UOp.new(Ops.RANGE, dtypes.index, (end,), last.arg)
-        groups[last], values[last] = (joined,), joined
-        groups |= dict.fromkeys(outer, ())
-        values |= dict.fromkeys(outer, UOp.const(dtypes.index, 0))
       i -= 1
-  return with_loops(sink, groups, values) if groups else sink
+  return with_loops(sink, values) if values else sink
 
 
 def number_ranges(sink: UOp) -> UOp:
@@ -124,4 +122,4 @@ def number_ranges(sink: UOp) -> UOp:
     if u.op in RANGES_FROM:
       order |= dict.fromkeys(u.src[RANGES_FROM[u.op] :])
   new = {r: UOp.new(Ops.RANGE, r.dtype, r.src, (i, r.arg[1])) for i, r in enumerate(order)}
-  return with_loops(sink, {r: (x,) for r, x in new.items()}, new) if any(r is not x for r, x in new.items()) else sink
+  return with_loops(sink, new) if any(r is not x for r, x in new.items()) else sink

@@ -118,7 +118,7 @@ def elsewhere(group: Group, slots: Slots, ids: LoopIds) -> Group:
 def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
   """Its loop r taken apart into r // low and r % low."""
   outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (loop_length(r) // low, low))
-  stores = with_loops(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
+  stores = with_loops(UOp.sink(*group.stores), {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
 
@@ -206,7 +206,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     # what streams does so in one loop of each row
     if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
       continue
-    stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
+    stores = with_loops(UOp.sink(*b.stores), pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals, a.tiled or b.tiled)
     few = has_few_rows(out, target)  # that have to be cut in pieces
     may = not out.tiled and has_few_rows(a, target)
@@ -222,8 +222,7 @@ def side_by_side(a: Group, b: Group) -> Group | None:
     return None
   if any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort()):
     return None
-  pairs = dict(zip(b.rows, a.rows))
-  stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
+  stores = with_loops(UOp.sink(*b.stores), dict(zip(b.rows, a.rows))).src
   return replace(a, stores=(*a.stores, *stores), accesses=(*a.accesses, *accesses(stores)))
 
 
