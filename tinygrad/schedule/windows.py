@@ -6,7 +6,6 @@ windows."""
 
 from collections.abc import Callable
 
-from tinygrad.helpers import prod
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 
@@ -61,55 +60,40 @@ def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) 
     return None
   if u.op is Ops.EXPAND and 1 in (s.shape[taps], s.shape[axis]):
     repeated = leaf(s, axis, taps, u.shape[taps])
-    shape = tuple(size if d == axis else n for d, n in enumerate(u.shape))
-    return None if repeated is None else repeated.expand(shape)
-  places = {d: d for d in (axis, taps)}
-  if u.op is Ops.PERMUTE:
-    places = {d: u.arg[d] for d in places}
-  elif u.op is Ops.RESHAPE:
-    ends = {int(prod(s.shape[:j])): j for j, n in enumerate(s.shape) if n != 1}
-    places = {d: ends.get(int(prod(u.shape[:d])), -1) for d in places}
-    if any(u.shape[d] == 1 or j < 0 or s.shape[j] != u.shape[d] for d, j in places.items()):
-      return None
-  elif u.op is Ops.REDUCE:
-    if u.arg[0] is not Ops.ADD or not places.keys().isdisjoint(u.arg[1]):
-      return None
-  elif u.op is not Ops.CAST and u.op is not Ops.EXPAND and not leaves_alone(u, places):
+    return None if repeated is None else resized(u, repeated, axis, size)
+  moves = u.op in GroupOp.Movement and u.op is not Ops.SHRINK and len(u.src) == 1
+  if not moves and u.op is not Ops.CAST and (u.op is not Ops.REDUCE or u.arg[0] is not Ops.ADD):
     return None
-  if (below := through(s, places[axis], places[taps], size, leaf, found)) is None:
+  if (i := dim_below(u, axis)) is None or (j := dim_below(u, taps)) is None:
     return None
-  names_shape = u.op is Ops.RESHAPE or u.op is Ops.EXPAND
-  arg = tuple(size if d == axis else n for d, n in enumerate(u.shape)) if names_shape else u.arg
-  return u.replace(src=(below,), arg=arg)
+  below = through(s, i, j, size, leaf, found)
+  return None if below is None else resized(u, below, axis, size)
 
 
-def leaves_alone(u: UOp, dims: dict[int, int]) -> bool:
-  """Whether `u` is a movement that leaves these dims alone, and does not name their sizes."""
-  remaps = u.op in GroupOp.Remapping and u.op is not Ops.SHRINK and len(u.src) == 1
-  return remaps and factor_rule(u).remapped.isdisjoint(dims)
+def dim_below(u: UOp, dim: int) -> int | None:
+  """The dim of the source whose indices are those of this dim of `u`; None where there is none."""
+  rule = factor_rule(u)
+  same = (d for d, factors in enumerate(rule.src[0]) if factors and factors == rule.out[dim])
+  return None if dim in rule.remapped else next(same, None)
+
+
+def resized(u: UOp, x: UOp, dim: int, size: int) -> UOp:
+  """`u` of `x`, in place of a source in which what is this dim of `u` had another size."""
+  named = tuple(size if d == dim else n for d, n in enumerate(u.shape))
+  return u.replace(src=(x,), arg=named if u.op is Ops.RESHAPE or u.op is Ops.EXPAND else u.arg)
 
 
 def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
   """With zeros around, which come below what leaves the dim alone."""
-  if x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
-    shape = tuple(before + n + after if d == axis else n for d, n in enumerate(x.shape))
-    return padded(x.src[0], axis, before, after).expand(shape)
-  if (x.op is Ops.FLIP or x.op is Ops.WINDOW) and leaves_alone(x, {axis: axis}):
-    return x.replace(src=(padded(x.src[0], axis, before, after),))
+  if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW) and dim_below(x, axis) is not None:
+    return resized(x, padded(x.src[0], axis, before, after), axis, before + x.shape[axis] + after)
   return x.pad(tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape))), 0)
 
 
 def sum_over(y: UOp, dim: int) -> UOp:
   """The sum over a dim, which stays as 1: a part of the sum that `y` is, if it is one."""
-  s = y.src[0]
   if y.op is Ops.REDUCE and y.arg[0] is Ops.ADD:
     return y.replace(arg=(Ops.ADD, tuple(sorted((*y.arg[1], dim)))))
-  if y.op is Ops.PERMUTE:
-    return y.replace(src=(sum_over(s, y.arg[dim]),))
-  if y.op is Ops.RESHAPE:
-    size, before = y.shape[dim], prod(y.shape[:dim])
-    at = next((j for j, n in enumerate(s.shape) if n == size and prod(s.shape[:j]) == before), None)
-    if at is not None:
-      shape = tuple(1 if d == dim else n for d, n in enumerate(y.shape))
-      return y.replace(src=(sum_over(s, at),), arg=shape)
+  if (y.op is Ops.PERMUTE or y.op is Ops.RESHAPE) and (at := dim_below(y, dim)) is not None:
+    return resized(y, sum_over(y.src[0], at), dim, 1)
   return UOp.new(Ops.REDUCE, y.dtype, (y,), (Ops.ADD, (dim,)))
