@@ -12,7 +12,6 @@ from dataclasses import replace
 from tinygrad.device import Computes, Device, Placement, device_set
 from tinygrad.helpers import prod
 from tinygrad.helpers.list_scheduling import ListScheduler, QueueJob, device_parts, seconds_taken
-from tinygrad.schedule.homes import layout
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.schedule import Arrange, Planned, as_is
 from tinygrad.uop import UOp
@@ -106,8 +105,8 @@ def held_by(buffers: Sequence[UOp], place: Placement) -> int:
   for u in buffers:
     device = u.arg.device
     if device_set(device) == device_set(place):
-      shape = u.shape if isinstance(device, str) else device.local_shape(u.shape)
-      found += prod(layout(shape)) * u.dtype.itemsize
+      shape = u.max_shape if isinstance(device, str) else device.local_shape(u.max_shape)
+      found += prod(shape) * u.dtype.itemsize
   return found
 
 

@@ -16,7 +16,7 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.dots import adds_few_words
 from tinygrad.numerics.products import grows, is_product
 from tinygrad.ops import Trait, having
-from tinygrad.schedule.homes import TRANSPARENT, layout, peel
+from tinygrad.schedule.homes import TRANSPARENT, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
@@ -57,7 +57,7 @@ NOTHING = Cost()
 
 def elements(u: UOp) -> int:
   """Elements, by the upper bounds of symbolic dims."""
-  return int(prod(layout(u.shape)))
+  return int(prod(u.max_shape))
 
 
 def steps(u: UOp) -> int:
@@ -93,7 +93,7 @@ def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
 def adds_many(u: UOp, target: Target) -> bool:
   """Whether a SCATTER adds more than a few updates up in more than a few rows: not one to each, as of a loss."""
   _, rows, batch = u.arg
-  return min(upper(rows), prod(layout(u.src[0].shape[batch:]))) > target.few_rows
+  return min(upper(rows), prod(u.src[0].max_shape[batch:])) > target.few_rows
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
-from tinygrad.uop import Ops, UOp, is_int, sint, upper
+from tinygrad.uop import Ops, UOp, is_int
 from tinygrad.uop.indexing import Index, flat_index
 from tinygrad.uop.node import sint_to_uop as number
 
@@ -34,10 +34,6 @@ class Home:
     return flat if self.start is None else flat + self.start
 
 
-def layout(shape: Sequence[sint]) -> tuple[int, ...]:
-  return tuple(map(upper, shape))
-
-
 def keeps_order(u: UOp) -> bool:
   """A reshape that leaves every element where it is in memory."""
   return u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape))
@@ -61,8 +57,8 @@ def stretch(view: UOp) -> tuple[UOp, UOp | None]:
   lie side by side there. Memory is laid out by upper bounds, so that a shrink to a symbolic length moves nothing."""
   view, start = peel(view), None
   while view.op is Ops.SHRINK:
-    below, sizes = view.src[0], layout(view.src[0].shape)
-    cut = [i for i, (n, m) in enumerate(zip(layout(view.shape), sizes)) if n != m]
+    below, sizes = view.src[0], view.src[0].max_shape
+    cut = [i for i, (n, m) in enumerate(zip(view.max_shape, sizes)) if n != m]
     if cut or not all(is_int(lo, 0) for lo, _ in view.arg):
       if start is not None or any(not is_int(n, 1) for n in view.shape[: max(cut, default=0)]):
         break

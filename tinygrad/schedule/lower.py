@@ -13,7 +13,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
-from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
+from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
 from tinygrad.uop import (
@@ -116,7 +116,7 @@ class Pull:
     if gate is None:
       return (yield u.src[0], inner, valid)
     other = UOp.const(u.dtype, fill)
-    if is_false(gate) or 0 in layout(u.src[0].shape):
+    if is_false(gate) or 0 in u.src[0].max_shape:
       return other
     condition = both(valid, gate)
     return _select(gate, (yield u.src[0], inner, condition), other, condition)
@@ -193,11 +193,11 @@ class Pull:
     source = next(s for s in source.down() if s in self.homes or not (s.op in TRANSPARENT or keeps_order(s)))
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
-    at = element_of(placement, c.result, u.arg[1], idx, self.new_range)
+    owner, inner, sizes, folds = element_of(placement, c.result, u.arg[1], idx, self.new_range)
     param = self.param(home.slot, source.dtype, home.size, peers=True)
-    place = replace(home, shape=layout(at.sizes)).place(at.inner)
-    x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), place, valid)
-    for op, loops in at.folds.items():
+    place = replace(home, shape=sizes).place(inner)
+    x = _load(UOp.new(Ops.PEER, source.dtype, (param, owner)), place, valid)
+    for op, loops in folds.items():
       # a sum over devices is carried in float32: range and precision of halves do not depend on how many there are
       value = converted(x, dtypes.float32) if op is Ops.ADD and x.dtype in HALVES else x
       for r in loops:
@@ -276,7 +276,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
     while keeps_order(value) and (value is pull.root or value not in homes):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
-    index = UOp.new(Ops.INDEX, dtype, (out, replace(target, shape=layout(value.shape)).place(ranges)))
+    index = UOp.new(Ops.INDEX, dtype, (out, replace(target, shape=value.max_shape).place(ranges)))
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]

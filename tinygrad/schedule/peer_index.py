@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.device.sub_axes import branches
 from tinygrad.device.sums import unsummed
-from tinygrad.schedule.homes import layout
-from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
+from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint, upper
 from tinygrad.uop.indexing import Index
-from tinygrad.uop.local import device_number, lengths
+from tinygrad.uop.local import device_number, lengths, start
 from tinygrad.uop.node import sint_to_uop as number
 
 NewLoop = Callable[[sint, AxisKind], UOp]  # (length, kind) -> loop variable; 0 where there is one step
 
 
-@dataclass(frozen=True, slots=True)
-class PeerElement:
-  """An element of a value in parts: `inner`, on the device numbered `owner`, in a part laid out by `sizes`; where the
-  value is partial, the reduction of these over the loops of `folds`, by op, one after the other."""
-
-  owner: UOp
-  inner: Index
-  sizes: tuple[int, ...]
-  folds: dict[Ops, tuple[UOp, ...]]
-
-
 def element_of(
   placement: Sharding, result: Placement, shape: tuple[sint, ...], idx: Index, loop: NewLoop
-) -> PeerElement:
-  """The element at a global index of a value of `shape`, whoever owns it. Partial sums are folded over the devices
-  that hold parts as a tree (`branches`), by loops that `loop` makes; what `result` is partial over stays apart."""
+) -> tuple[UOp, Index, tuple[int, ...], dict[Ops, tuple[UOp, ...]]]:
+  """(owner, inner, sizes, folds): the element at a global index of a value of `shape` is `inner` on the device numbered
+  `owner`, in a part laid out by `sizes`; where the value is partial, the reduction of these over the loops of `folds`,
+  by op, one after the other: over the devices that hold parts as a tree (`branches`), by loops that `loop` makes. What
+  `result` is partial over stays apart."""
   sizes, me, owner = placement.local_shape(shape), device_number(placement), number(0)
   inner, taken = list[UOp](), list[SubAxis]()
   for dim, (i, size) in enumerate(zip(idx, sizes)):
@@ -57,14 +46,12 @@ def element_of(
     if sub_axis.stride > low:
       owner = owner + (me // low % (sub_axis.stride // low)) * low
     low = sub_axis.stride * sub_axis.size
-  return PeerElement(simplify(owner), tuple(inner), layout(sizes), folds)
+  return simplify(owner), tuple(inner), tuple(map(upper, sizes)), folds
 
 
 def global_index(result: Sharding, shape: tuple[sint, ...], idx: Index) -> Index:
   """Where the element `idx` of this device's part of a value of `shape` stands in the whole."""
-  me, sizes = device_number(result), result.local_shape(shape)
-  cut, block = result.cut, result.block
-  return tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
+  return tuple(simplify(start(result, d, n) + i) for d, (i, n) in enumerate(zip(idx, shape)))
 
 
 def valid_shape(u: UOp) -> tuple[sint, ...]:

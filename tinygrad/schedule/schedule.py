@@ -12,7 +12,7 @@ from tinygrad.numerics.products import products_apart
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
-from tinygrad.schedule.homes import Home, layout, peel
+from tinygrad.schedule.homes import Home, peel
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order
@@ -156,7 +156,7 @@ class _Builder:
       return
     step = KernelToBe(u, set(), [], slot)
     self.walk(step, value, target)
-    if 0 not in layout(value.shape):
+    if 0 not in value.max_shape:
       ops, after = computed(value, self.slots.homes) if watched() else (), tuple(step.waits)
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
         slots = slot, self.slots.slot_of(value.src[0])
@@ -167,7 +167,7 @@ class _Builder:
         if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
           self.copies.add((slot, self.versions.of(value)))  # it is the target's own content
         elif clashes:  # it would read what it has written already: the value goes to a temporary first
-          self.slots.homes[value] = Home(self.slots.new_temp(value), layout(value.shape))
+          self.slots.homes[value] = Home(self.slots.new_temp(value), value.max_shape)
           self.add_step(value)
           self.add_step(u)
           return
@@ -200,8 +200,8 @@ class _Builder:
     """A move to other devices, which no kernel can do."""
     if u.op is not Ops.COLLECTIVE or len(u.src) > 1:
       return None
-    source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
-    return None if device_set(source) == device_set(result) else Transfer(layout(shape), u.dtype, source, result)
+    source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.max_shape
+    return None if device_set(source) == device_set(result) else Transfer(shape, u.dtype, source, result)
 
   def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""

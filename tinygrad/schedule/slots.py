@@ -7,7 +7,7 @@ from dataclasses import replace
 from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
-from tinygrad.schedule.homes import Home, in_one_memory, layout, peel, stretch
+from tinygrad.schedule.homes import Home, in_one_memory, peel, stretch
 from tinygrad.schedule.items import Temp
 from tinygrad.uop import Ops, UOp
 
@@ -28,10 +28,10 @@ class Slots:
     number = {u: i for i, u in enumerate(self.buffers)}
     for u in self.nodes:
       if u.op is Ops.BUFFER:
-        shape = u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape)
-        self.homes[u] = Home(number[u], layout(shape))
+        shape = u.max_shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.max_shape)
+        self.homes[u] = Home(number[u], shape)
       elif u.op is Ops.SHARD:
-        self.homes[u] = Home(number[u.src[0]], layout(u.shape))
+        self.homes[u] = Home(number[u.src[0]], u.max_shape)
     readers = Counter(s for u in self.nodes for s in u.src)
     # a copy between devices and a user's kernel know no part of a memory: what they write and read is a whole one
     users = [u for u in self.nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
@@ -44,18 +44,18 @@ class Slots:
         continue
       if start is None or value not in apart:
         memory = self.homes[buffer]
-        self.homes[value] = Home(memory.slot, layout(value.shape), start, None if start is None else memory.size)
+        self.homes[value] = Home(memory.slot, value.max_shape, start, None if start is None else memory.size)
     for u in stored:
       if u not in self.homes:
         below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
         there = None if below.op in fuse.MEMORY else self.homes.get(below)
-        self.homes[u] = replace(there or Home(self.new_temp(u), ()), shape=layout(u.shape))
+        self.homes[u] = replace(there or Home(self.new_temp(u), ()), shape=u.max_shape)
 
   def new_temp(self, u: UOp) -> int:
     slot, device = len(self.buffers) + len(self.temps), self.where[u]
     # memory is shared whatever the cuts
     alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
-    self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
+    self.temps[slot] = Temp(alike, prod(u.max_shape) * u.dtype.itemsize)
     return slot
 
   def slot_of(self, view: UOp) -> int:
