@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, is_int
 from tinygrad.uop.indexing import Index, flat_index
@@ -16,17 +15,13 @@ TRANSPARENT = having(Trait.IDENTITY)
 
 @dataclass(frozen=True, slots=True)
 class Home:
-  """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic
-  dims); in a part of larger memory also where that begins, and how many elements the memory has."""
+  """Where a stored value lies: its slot, the shape by which it is laid out (row-major, upper bounds of symbolic dims),
+  and how many elements the memory has; in a part of larger memory also where that begins."""
 
   slot: int
   shape: tuple[int, ...]
+  size: int
   start: UOp | None = None
-  among: int | None = None
-
-  @property
-  def size(self) -> int:
-    return prod(self.shape) if self.among is None else self.among
 
   def place(self, idx: Index) -> UOp:
     """Of an element, in the memory."""

@@ -167,7 +167,7 @@ class _Builder:
         if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
           self.copies.add((slot, self.versions.of(value)))  # it is the target's own content
         elif clashes:  # it would read what it has written already: the value goes to a temporary first
-          self.slots.homes[value] = Home(self.slots.new_temp(value), value.max_shape)
+          self.slots.homes[value] = self.slots.new_home(value)
           self.add_step(value)
           self.add_step(u)
           return

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tinygrad.device import Placement, Sharding
-from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
 from tinygrad.schedule.homes import Home, in_one_memory, peel, stretch
 from tinygrad.schedule.items import Temp
@@ -27,11 +26,8 @@ class Slots:
     """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
     number = {u: i for i, u in enumerate(self.buffers)}
     for u in self.nodes:
-      if u.op is Ops.BUFFER:
-        shape = u.max_shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.max_shape)
-        self.homes[u] = Home(number[u], shape)
-      elif u.op is Ops.SHARD:
-        self.homes[u] = Home(number[u.src[0]], u.max_shape)
+      if u.op in fuse.MEMORY:  # of parts the SHARD, which is what is read
+        self.homes[u] = Home(number[u.src[0] if u.src else u], u.max_shape, fuse.elements(u))
     readers = Counter(s for u in self.nodes for s in u.src)
     # a copy between devices and a user's kernel know no part of a memory: what they write and read is a whole one
     users = [u for u in self.nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
@@ -44,19 +40,20 @@ class Slots:
         continue
       if start is None or value not in apart:
         memory = self.homes[buffer]
-        self.homes[value] = Home(memory.slot, value.max_shape, start, None if start is None else memory.size)
+        self.homes[value] = Home(memory.slot, value.max_shape, memory.size, start)
     for u in stored:
       if u not in self.homes:
         below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
         there = None if below.op in fuse.MEMORY else self.homes.get(below)
-        self.homes[u] = replace(there or Home(self.new_temp(u), ()), shape=u.max_shape)
+        self.homes[u] = replace(there or self.new_home(u), shape=u.max_shape)
 
-  def new_temp(self, u: UOp) -> int:
+  def new_home(self, u: UOp) -> Home:
+    """In a temporary."""
     slot, device = len(self.buffers) + len(self.temps), self.where[u]
     # memory is shared whatever the cuts
     alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
-    self.temps[slot] = Temp(alike, prod(u.max_shape) * u.dtype.itemsize)
-    return slot
+    self.temps[slot] = Temp(alike, fuse.nbytes(u))
+    return Home(slot, u.max_shape, fuse.elements(u))
 
   def slot_of(self, view: UOp) -> int:
     return next(self.homes[v].slot for v in view.down() if v in self.homes)
