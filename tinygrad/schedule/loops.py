@@ -1,7 +1,6 @@
 """The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined where
 memory is contiguous, numbered."""
 
-import itertools
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
@@ -22,13 +21,13 @@ def tidy(sink: UOp) -> UOp:
 def with_loops(sink: UOp, values: Mapping[UOp, UOp]) -> UOp:
   """`sink` with each range read as `values[range]`, and in its place the loops of that, of lower ids outside; the index
   expressions come out simplified."""
+  loops = {r: sorted(x.loops, key=lambda s: s.arg[0]) for r, x in values.items()}
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
       return values.get(u, u)
     if (first := RANGES_FROM.get(u.op)) is not None:
-      loops = (sorted(values.get(s, s).loops, key=lambda r: r.arg[0]) for s in u.src[first:])
-      src = (*src[:first], *itertools.chain.from_iterable(loops))
+      src = (*src[:first], *(r for s in u.src[first:] for r in loops.get(s, (s,))))
     if u.dtype is not dtypes.index:
       src = tuple([simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src])
     if u.op is Ops.FOLD and len(src) == 1:

@@ -13,7 +13,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
-from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order
+from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
 from tinygrad.uop import (
@@ -190,8 +190,7 @@ class Pull:
     devices that hold parts, a loop within the other."""
     c = u.src[0].arg
     source, placement = u.src[0].src[u.arg[0]], c.placements[u.arg[0]]
-    source = next(s for s in source.down() if s in self.homes or not (s.op in TRANSPARENT or keeps_order(s)))
-    home = self.homes[source]
+    home = next(self.homes[s] for s in in_one_memory(source) if s in self.homes)
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
     owner, inner, sizes, folds = element_of(placement, c.result, u.arg[1], idx, self.new_range)
     param = self.param(home.slot, source.dtype, home.size, peers=True)

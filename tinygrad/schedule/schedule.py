@@ -15,11 +15,10 @@ from tinygrad.schedule.device_sets import DeviceSets
 from tinygrad.schedule.homes import Home, peel
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import Kernel, lower, structural_key
-from tinygrad.schedule.order import KernelToBe, Order
+from tinygrad.schedule.order import KernelToBe, Order, State, versions
 from tinygrad.schedule.slots import Slots
 from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts, squares_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
-from tinygrad.schedule.versions import State, Versions
 from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp, check_graph
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
@@ -105,7 +104,7 @@ class _Builder:
     self.sink, self.nodes, self.rows, self.target = sink, sink.toposort(), rows, target
     self.sets = DeviceSets(self.nodes)
     self.slots = Slots(self.nodes, self.sets.where)
-    self.versions = Versions()
+    self.versions = versions(self.nodes)
     self.steps: list[KernelToBe] = []
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
@@ -140,7 +139,7 @@ class _Builder:
         return on_sources(u, (as_memory(u.src[0]), src[1]))
       if u.op not in fuse.MEMORY and u.op is not Ops.AFTER:
         return on_sources(u, src)
-      if (self.slots.slot_of(u), self.versions.of(u)) not in self.copies:
+      if (self.slots.slot_of(u), self.versions[u]) not in self.copies:
         return as_memory(u)
       return UOp.new(Ops.CONTIGUOUS, u.dtype, (as_memory(u),), ("old content", len(made)))
 
@@ -165,7 +164,7 @@ class _Builder:
         kernel = self.kernel(value, target)
         clashes = not isinstance(target, Home) and overwrites_what_it_reads(kernel)
         if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
-          self.copies.add((slot, self.versions.of(value)))  # it is the target's own content
+          self.copies.add((slot, self.versions[value]))  # it is the target's own content
         elif clashes:  # it would read what it has written already: the value goes to a temporary first
           self.slots.homes[value] = self.slots.new_home(value)
           self.add_step(value)
@@ -211,14 +210,14 @@ class _Builder:
       while view.op not in fuse.MEMORY and view.op is not Ops.AFTER:
         stack += view.src[1:]
         view = view.src[0]
-      step.after |= {self.made[a] for a in self.versions.of(view)}
+      step.after |= {self.made[a] for a in self.versions[view]}
     while stack:
       u = stack.pop()
       if u in seen:
         continue
       seen.add(u)
       if u.op in fuse.MEMORY or u.op is Ops.AFTER:
-        version = self.versions.of(u)
+        version = self.versions[u]
         step.after |= {self.made[a] for a in version}
         step.reads.append((self.slots.slot_of(u), version))
       elif u in self.made:
