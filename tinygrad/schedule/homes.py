@@ -29,6 +29,11 @@ class Home:
     return flat if self.start is None else flat + self.start
 
 
+def is_fence(u: UOp) -> bool:
+  """An AFTER of nothing: the memory itself, where it is written to."""
+  return u.op is Ops.AFTER and len(u.src) == 1
+
+
 def keeps_order(u: UOp) -> bool:
   """A reshape that leaves every element where it is in memory."""
   return u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape))
@@ -61,4 +66,4 @@ def stretch(view: UOp) -> tuple[UOp, UOp | None]:
         break
       start = flat_index([number(lo) for lo, _ in view.arg], sizes)
     view = below
-  return view, start
+  return view.src[0] if is_fence(view) else view, start

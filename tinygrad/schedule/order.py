@@ -2,6 +2,7 @@
 which content that is."""
 
 import heapq
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,16 +13,15 @@ Version = frozenset[UOp]  # the ASSIGNs that a reader of a buffer sees
 State = tuple[int, Version]  # the content of a slot at a time
 
 
-def versions(nodes: Sequence[UOp]) -> dict[UOp, Version]:
-  """The ASSIGNs that have happened to the buffer that a node (sources first) stands for; none if for none."""
-  seen, below = dict[UOp, Version](), dict[UOp, Version]()  # `below`: the ASSIGNs among and below a node
-  for u in nodes:
+def versions(nodes: Sequence[UOp]) -> Mapping[UOp, Version]:
+  """The ASSIGNs that have happened to the buffer that a node stands for."""
+  seen, below = defaultdict[UOp, Version](frozenset), dict[UOp, Version]()  # `below`: those among and below
+  for u in UOp.sink(*(u for u in nodes if u.op is Ops.AFTER)).toposort():
     own = (u,) if u.op is Ops.ASSIGN else ()
     parts = {v for s in u.src if (v := below[s])}
     below[u] = parts.pop() if len(parts) == 1 and not own else frozenset(own).union(*parts)
-    stands = u.op is Ops.AFTER or u.op is Ops.SHARD or u.op is Ops.DETACH  # for memory: what is read is what lies there
-    before = seen[u.src[0]] if stands else frozenset[UOp]()
-    seen[u] = before.union(*(below[s] for s in u.src[1:])) if u.op is Ops.AFTER else before
+    if u.op is Ops.AFTER or u.op is Ops.DETACH:  # what is read is what lies there
+      seen[u] = seen[u.src[0]].union(*(below[s] for s in u.src[1:]))
   return seen
 
 

@@ -1,7 +1,6 @@
 """The local graph -> a list of kernels and copies in an order that respects every read and write."""
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from tinygrad.numerics.products import products_apart
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
-from tinygrad.schedule.homes import Home, peel
+from tinygrad.schedule.homes import Home, is_fence, peel
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order, State, versions
@@ -29,9 +28,22 @@ ANY_TARGET = Target("any")  # what all have in common
 _lowered: dict[object, Kernel] = PROCESS.table()  # by structural key, in whose order their slots count
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
+
+def written_apart(u: UOp) -> UOp | None:
+  """An ASSIGN to views -> to nodes of its own for these: what is read may get a buffer, for a copy to other devices as
+  an example; what is written is the memory itself."""
+  views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, u.src[0].down())]
+  if not views or is_fence(views[-1].src[0]):
+    return None
+  target = views[-1].src[0].after()
+  for v in reversed(views):
+    target = v.replace(src=(target,))
+  return u.replace(src=(target, u.src[1]))
+
+
 # what one kernel does badly
 SUMS = as_windows, products_apart, squares_in_parts, in_parts
-STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts}
+STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 
 
@@ -43,7 +55,7 @@ def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET, 
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
   same rows as one, as far as the target's cache goes. `arrange`: what gives them their last order, and memory. Raises
   ScheduleError if no order of the effects exists."""
-  sink, schedule = written_apart(rewrite(nearest_first(sink), STEPS)), None
+  sink, schedule = rewrite(nearest_first(sink), STEPS), None
   while schedule is None:
     builder = _Builder(sink, rows, target)
     if (schedule := builder.build(arrange)) is None:
@@ -58,28 +70,6 @@ def nearest_first(sink: UOp) -> UOp:
   for u in sink.toposort():
     depth[u] = 1 + max((depth[s] for s in u.src), default=0)
   return sink.replace(src=tuple(sorted(sink.src, key=lambda u: depth[u] // FAR)))
-
-
-def written_apart(sink: UOp) -> UOp:
-  """`sink` with the views that are written to as nodes of their own where they are read, too: what is read may get a
-  buffer, for a copy to other devices as an example; what is written is the memory itself."""
-  nodes = sink.toposort()
-  written = {u for u in nodes if u.op is Ops.ASSIGN and u.src[0].op in GroupOp.View}
-  readers = Counter(s for u in nodes for s in u.src) if written else Counter[UOp]()
-  written = {u for u in written if any(readers[v] > 1 for v in u.src[0].down() if v.op in GroupOp.View)}
-  if not written:
-    return sink
-
-  def make(u: UOp, src: Sources) -> UOp:
-    if u in written:
-      views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, src[0].down())]
-      target = views[-1].src[0].after()
-      for v in reversed(views):
-        target = v.replace(src=(target,))
-      src = target, src[1]
-    return on_sources(u, src)
-
-  return rebuild(sink, make)
 
 
 def computes(op: Ops) -> bool:
