@@ -72,30 +72,22 @@ def split_ranges(sink: UOp) -> UOp:
   return with_loops(sink, values) if values else sink
 
 
-def ranges_in(u: UOp, memo: dict[UOp, frozenset[UOp]]) -> frozenset[UOp]:
-  """The ranges that an index expression reads; those of a loaded value's own index do not count."""
-  for x in u.toposort(lambda x: x not in memo and x.op is not Ops.LOAD):
-    memo[x] = frozenset((x,) if x.op is Ops.RANGE else ()).union(*(memo[s] for s in x.src if s in memo))
-  return memo.get(u, frozenset())
-
-
 def join_ranges(sink: UOp) -> UOp:
   """Neighbouring loops a, b become one where every index reads them as a*n + b (n the length of b) times a constant."""
   indices, loops = list[dict[UOp, int]](), list[tuple[UOp, ...]]()
-  pinned, memo = set[UOp](), dict[UOp, frozenset[UOp]]()
+  others: list[UOp] = []  # that read ranges otherwise
   for u in sink.toposort():
     if u.op in RANGES_FROM:
       loops.append(u.src[RANGES_FROM[u.op] :])
     if u.op is Ops.INDEX or u.op is Ops.ONE_HOT:  # of which the second source is a place, of a row
       terms = linear(u.src[1]).terms
       indices.append(terms)
-      pinned = pinned.union(*(ranges_in(x, memo) for x in terms if x.op is not Ops.RANGE))
-      if u.src[0].op is not Ops.PARAM:
-        pinned |= ranges_in(u.src[0], memo)
+      others += [x for x in terms if x.op is not Ops.RANGE]
+      others += [u.src[0]] if u.src[0].op is not Ops.PARAM else []
     elif u.dtype is not dtypes.index and u.op is not Ops.PEER:
-      for s in u.src[: RANGES_FROM.get(u.op, len(u.src))]:
-        if s.dtype is dtypes.index:
-          pinned |= ranges_in(s, memo)
+      others += [s for s in u.src[: RANGES_FROM.get(u.op)] if s.dtype is dtypes.index]
+  # a loaded value's own index does not count
+  pinned = {x for x in UOp.sink(*others).toposort(lambda x: x.op is not Ops.LOAD) if x.op is Ops.RANGE}
   values: dict[UOp, UOp] = {}
 
   def joins(a: UOp, b: UOp, n: int) -> bool:

@@ -15,7 +15,7 @@ from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
+from tinygrad.schedule.peer_index import element_of
 from tinygrad.uop import (
   CARDS,
   AxisKind,
@@ -31,6 +31,7 @@ from tinygrad.uop import (
   upper,
 )
 from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
+from tinygrad.uop.local import lengths, start
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
@@ -50,8 +51,6 @@ class Kernel:
 
 
 class Pull:
-  """Pulls values at indices."""
-
   def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None) -> None:
     self.homes, self.root, self.ids = homes, root, LoopIds()
     self.memo: dict[Key, UOp] = {}
@@ -181,9 +180,9 @@ class Pull:
     """The local element `idx` of the result: its global index, through the template, whose HOLEs then tell of which
     collective they are."""
     c = u.arg
-    assert isinstance(c.result, Sharding)
     template = rebuild(c.template, lambda x, src: on_sources(x, (u,) if x.op is Ops.HOLE else src))
-    return (yield template, global_index(c.result, c.template.shape, idx), valid)
+    whole = tuple(simplify(start(c.result, d, n) + i) for d, (i, n) in enumerate(zip(idx, template.shape)))
+    return (yield template, whole, valid)
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
@@ -274,7 +273,9 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
     out = pull.param(target.slot, dtype, target.size)
     while keeps_order(value) and (value is pull.root or value not in homes):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
-    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
+    # the shape of a COLLECTIVE is that of whole blocks; of an uneven one only the valid part is computed
+    shape = lengths(value.arg.result, value.arg.template.shape) if value.op is Ops.COLLECTIVE else value.shape
+    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in shape)
     index = UOp.new(Ops.INDEX, dtype, (out, replace(target, shape=value.max_shape).place(ranges)))
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)

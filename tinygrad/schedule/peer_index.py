@@ -1,4 +1,4 @@
-"""Indices across devices: from a device's element to the whole value's, and from that to the device that owns it."""
+"""Indices across devices: from an element of the whole value to the device that owns it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinygrad.device.sub_axes import branches
 from tinygrad.device.sums import unsummed
 from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint, upper
 from tinygrad.uop.indexing import Index
-from tinygrad.uop.local import device_number, lengths, start
+from tinygrad.uop.local import device_number
 from tinygrad.uop.node import sint_to_uop as number
 
 NewLoop = Callable[[sint, AxisKind], UOp]  # (length, kind) -> loop variable; 0 where there is one step
@@ -47,15 +47,3 @@ def element_of(
       owner = owner + (me // low % (sub_axis.stride // low)) * low
     low = sub_axis.stride * sub_axis.size
   return simplify(owner), tuple(inner), tuple(map(upper, sizes)), folds
-
-
-def global_index(result: Sharding, shape: tuple[sint, ...], idx: Index) -> Index:
-  """Where the element `idx` of this device's part of a value of `shape` stands in the whole."""
-  return tuple(simplify(start(result, d, n) + i) for d, (i, n) in enumerate(zip(idx, shape)))
-
-
-def valid_shape(u: UOp) -> tuple[sint, ...]:
-  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the valid
-  part is."""
-  whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
-  return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)

@@ -206,8 +206,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     # what streams does so in one loop of each row
     if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
       continue
-    stores = with_loops(UOp.sink(*b.stores), pairs).src
-    out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals, a.tiled or b.tiled)
+    out = replace(with_stores(a, b, pairs), rows=rows, totals=totals, tiled=a.tiled or b.tiled)
     few = has_few_rows(out, target)  # that have to be cut in pieces
     may = not out.tiled and has_few_rows(a, target)
     if may if few else target.threads or fits(out, target.cache):
@@ -217,12 +216,16 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
 
 def side_by_side(a: Group, b: Group) -> Group | None:
   """Kernels that do not need one another, of as many elements, which are few: what a launch takes is paid once."""
-  stores = (*a.stores, *b.stores)
   if a.written & b.touched or b.written & a.touched or not a.is_like(b):
     return None
-  if any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort()):
+  if any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*a.stores, *b.stores).toposort()):
     return None
-  stores = with_loops(UOp.sink(*b.stores), dict(zip(b.rows, a.rows))).src
+  return with_stores(a, b, dict(zip(b.rows, a.rows)))
+
+
+def with_stores(a: Group, b: Group, pairs: Mapping[UOp, UOp]) -> Group:
+  """`a`, and the stores of `b` over loops of `a`."""
+  stores = with_loops(UOp.sink(*b.stores), pairs).src
   return replace(a, stores=(*a.stores, *stores), accesses=(*a.accesses, *accesses(stores)))
 
 

@@ -26,6 +26,7 @@ Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, an
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
 _lowered: dict[object, Kernel] = PROCESS.table()  # by structural key, in whose order their slots count
+COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 
@@ -72,16 +73,12 @@ def nearest_first(sink: UOp) -> UOp:
   return sink.replace(src=tuple(sorted(sink.src, key=lambda u: depth[u] // FAR)))
 
 
-def computes(op: Ops) -> bool:
-  """Not: only moves elements, or is memory."""
-  return op in GroupOp.Elementwise or op in fuse.REDUCES or op is Ops.GATHER or op is Ops.COLLECTIVE
-
-
 def computed(value: UOp, stored: Container[UOp]) -> Lines:
   """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory; the
   value itself where there are none."""
-  order = value.toposort(lambda u: u is value or u not in stored)
-  mine = [u for u in reversed(order) if computes(u.op) and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
+  order = reversed(value.toposort(lambda u: u is value or u not in stored))
+  floats = [u for u in order if dtypes.is_float(u.dtype) and (u is value or u not in stored)]
+  mine = [u for u in floats if u.op in COMPUTES or u.op is Ops.GATHER or u.op is Ops.COLLECTIVE]
   # a move that a pass has put in is of the line of what moves
   lines = ((u, next((v.origin for v in u.down() if v.origin is not None), None)) for u in mine or [value])
   return tuple(dict.fromkeys((u.op.name.lower(), line) for u, line in lines))
@@ -93,7 +90,7 @@ class _Builder:
   def __init__(self, sink: UOp, rows: bool, target: Target) -> None:
     self.sink, self.nodes, self.rows, self.target = sink, sink.toposort(), rows, target
     self.sets = DeviceSets(self.nodes)
-    self.slots = Slots(self.nodes, self.sets.where)
+    self.slots = Slots(self.nodes, self.sets.where, fuse.choose(sink, target, rows))
     self.versions = versions(self.nodes)
     self.steps: list[KernelToBe] = []
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
@@ -102,7 +99,6 @@ class _Builder:
 
   def build(self, arrange: Arrange) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
-    self.slots.place(fuse.choose(self.sink, self.target, self.rows))
     self.shared = self.sets.shared(self.slots.homes)
     if self.shared:
       return None

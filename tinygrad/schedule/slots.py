@@ -14,25 +14,23 @@ from tinygrad.uop import Ops, UOp
 class Slots:
   """`homes` of what is stored, and `temps`, the intermediate memory by slot; the buffers' slots are the first.
 
-  `nodes`: the graph, sources first; `where` each is computed."""
+  `nodes`: the graph, sources first; `where` each is computed. What is `stored` lies in the buffer that it is assigned
+  to, if that is new; else in a temporary."""
 
-  def __init__(self, nodes: Sequence[UOp], where: Mapping[UOp, Placement]) -> None:
-    self.nodes, self.where = nodes, where
+  def __init__(self, nodes: Sequence[UOp], where: Mapping[UOp, Placement], stored: Sequence[UOp]) -> None:
+    self.where = where
     self.buffers = [u for u in nodes if u.op is Ops.BUFFER]
     self.homes: dict[UOp, Home] = {}
     self.temps: dict[int, Temp] = {}
-
-  def place(self, stored: Sequence[UOp]) -> None:
-    """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
     number = {u: i for i, u in enumerate(self.buffers)}
-    for u in self.nodes:
+    for u in nodes:
       if u.op in fuse.MEMORY:  # of parts the SHARD, which is what is read
         self.homes[u] = Home(number[u.src[0] if u.src else u], u.max_shape, fuse.elements(u))
-    readers = Counter(s for u in self.nodes for s in u.src)
+    readers = Counter(s for u in nodes for s in u.src)
     # a copy between devices and a user's kernel know no part of a memory: what they write and read is a whole one
-    users = [u for u in self.nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
+    users = [u for u in nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
     apart = {v for u in users for x in (u, *u.src) for v in in_one_memory(x)}
-    for u in self.nodes:
+    for u in nodes:
       if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
       (buffer, start), value = stretch(u.src[0]), peel(u.src[1])
