@@ -50,16 +50,10 @@ class DeviceSets:
     for u in self.nodes:
       for i in self.used[u]:
         if u in shared:
-          made[u, i] = substitute(u, {x: nested(Ops.DETACH, x, i) for x in leaves})
+          made[u, i] = substitute(u, {x: UOp.new(Ops.DETACH, x.dtype, (x,), i) for x in leaves})
           continue
         there = [self.sets[device_set(p)] for p in u.arg.placements] if u.op is Ops.COLLECTIVE else [i] * len(u.src)
         src = [made[s, k if len(self.used[s]) > 1 else min(self.used[s])] for s, k in zip(u.src, there)]
         made[u, i] = on_sources(u, tuple(src))
     sink = self.nodes[-1]
     return made[sink, min(self.used[sink])]
-
-
-def nested(op: Ops, u: UOp, times: int) -> UOp:
-  for _ in range(times):
-    u = UOp.new(op, u.dtype, (u,))
-  return u
