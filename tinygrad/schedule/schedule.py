@@ -192,11 +192,8 @@ class _Builder:
     """Reads and dependencies: everything down to stored values."""
     seen, stack = set[UOp](), [value]
     if not isinstance(target, Home):
-      view = target
-      while view.op not in fuse.MEMORY and view.op is not Ops.AFTER:
-        stack += view.src[1:]
-        view = view.src[0]
-      step.after |= {self.made[a] for a in self.versions[view]}
+      memory = next(v for v in target.down() if v.op in fuse.MEMORY or v.op is Ops.AFTER)
+      step.after |= {self.made[a] for a in self.versions[memory]}
     while stack:
       u = stack.pop()
       if u in seen:

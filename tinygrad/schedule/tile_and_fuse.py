@@ -63,7 +63,6 @@ class Joins:
     return joined_groups(a, elsewhere(b, slots, self.ids), self.ids, self.target)
 
   def place(self, item: ScheduleItem) -> Place:
-    """Of one item."""
     here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after}, item.slots)
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
       here.group = self.known(single, item.kernel, places_in(item.slots, item.slots), self.ids, item in self.tiled)
