@@ -21,7 +21,7 @@ def tidy(sink: UOp) -> UOp:
 def with_loops(sink: UOp, values: Mapping[UOp, UOp]) -> UOp:
   """`sink` with each range read as `values[range]`, and in its place the loops of that, of lower ids outside; the index
   expressions come out simplified."""
-  loops = {r: sorted(x.loops, key=lambda s: s.arg[0]) for r, x in values.items()}
+  loops = {r: [x] if x.op is Ops.RANGE else sorted(x.loops, key=lambda s: s.arg[0]) for r, x in values.items()}
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
