@@ -15,7 +15,7 @@ State = tuple[int, Version]  # the content of a slot at a time
 
 def versions(nodes: Sequence[UOp]) -> Mapping[UOp, Version]:
   """The ASSIGNs that have happened to the buffer that a node stands for."""
-  seen, below = defaultdict[UOp, Version](frozenset), dict[UOp, Version]()  # `below`: those among and below
+  seen, below = defaultdict[UOp, Version](frozenset), dict[UOp, Version]()  # those of a reader, all below
   for u in UOp.sink(*(u for u in nodes if u.op is Ops.AFTER)).toposort():
     own = (u,) if u.op is Ops.ASSIGN else ()
     parts = {v for s in u.src if (v := below[s])}

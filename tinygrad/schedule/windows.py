@@ -80,6 +80,8 @@ def dim_below(u: UOp, dim: int) -> int | None:
 def resized(u: UOp, x: UOp, dim: int, size: int) -> UOp:
   """`u` of `x`, in place of a source in which what is this dim of `u` had another size."""
   named = tuple(size if d == dim else n for d, n in enumerate(u.shape))
+  if u.op is Ops.EXPAND and named == x.shape:
+    return x
   return u.replace(src=(x,), arg=named if u.op is Ops.RESHAPE or u.op is Ops.EXPAND else u.arg)
 
 
