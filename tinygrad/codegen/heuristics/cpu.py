@@ -43,7 +43,8 @@ STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
-FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
+FAR = 8  # steps of a reduction from page to page of memory that are taken together: a processor reads so many ahead
+FAR_BLOCKS = 512  # of such steps, at most: their sums are added one after the other
 FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
 BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
 V_FIRST = 2  # times the lines of its panels that others may read, at most, where the loop of the vectors is the first
@@ -245,7 +246,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     few = size(last) < 64 or prod(map(size, totals.dims)) < BLOCK_OUTPUTS
     if first is not last or not far or few or totals.nbytes(main.fold) > room // 2:
       return 0
-    length = max(FAR, 1 << (size(last).bit_length() // 2))
+    length = max(FAR, size(last) // FAR_BLOCKS)
   return length
 
 
