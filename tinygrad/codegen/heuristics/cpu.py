@@ -43,9 +43,11 @@ STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
-FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
+FAR = 8  # steps of a reduction from page to page of memory that are taken together: a processor reads so many ahead
+FAR_BLOCKS = 512  # of such steps, at most: their sums are added one after the other
 FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
 BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
+V_FIRST = 2  # times the lines of its panels that others may read, at most, where the loop of the vectors is the first
 CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
 
 Ranges = tuple[UOp, ...]
@@ -67,6 +69,12 @@ class Tile:
 
 
 Tiles = dict[UOp, Tile]
+
+
+def as_registers(tile: Tile) -> tuple[bool, int]:
+  """The order of the loops of a tile, the outermost first: copies of a vector vary fastest, and of others the fewest.
+  What is read for a copy of the outermost is in use for a moment only, and what is held for all of them is little."""
+  return tile.lanes > 1, -tile.copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,8 @@ def realise(nest: NestSchedule, plan: NestPlan) -> None:
   tiled = [r for r in plan.order if plan.tiles.get(r, Tile()).size > 1]
   for r in tiled:
     nest.split(names[r], plan.tiles[r].size)
-  # copies of a vector vary fastest: what is broadcast for a row is in use for a moment only
-  registers = [r for lanes in (False, True) for r in tiled[::-1] if (plan.tiles[r].lanes > 1) is lanes]
+  registers = tiled[::-1]
+  registers.sort(key=lambda r: as_registers(plan.tiles[r]))
   loops = [names[r] + part for r in plan.order for part in ((".o", ".w") if r in tiled else ("",))]
   nest.reorder(*loops, *(names[r] + part for r in registers for part in (".i", ".t")))
   for number, dims in panels:
@@ -208,7 +216,7 @@ def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) ->
     along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
     folds[i.over] = fold_plan(i, along, most, tiles)  # of those in one loop, for what gives vectors
     lanes += folds[i.over][0][-1:] if folds[i.over][1].lanes > 1 else []
-  order = loop_order(a, main, v)
+  order = loop_order(a, main, v, tiles, stages.target.cache)
   if main is None or not stages.at_top(main):
     return NestPlan(order, tiles, folds)
   panels = stages.choose(main, order, tiles, v)
@@ -238,7 +246,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     few = size(last) < 64 or prod(map(size, totals.dims)) < BLOCK_OUTPUTS
     if first is not last or not far or few or totals.nbytes(main.fold) > room // 2:
       return 0
-    length = max(FAR, 1 << (size(last).bit_length() // 2))
+    length = max(FAR, size(last) // FAR_BLOCKS)
   return length
 
 
@@ -318,12 +326,15 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
       loads, vectors = 0.0, 0
+      nested = [*sorted(copies.items(), key=lambda loop: as_registers(Tile(loop[1]))), (v, mine)]
       for step, x in steps:
         held = mine if v in x.strides else 1
         count = held * prod(c for r, c in copies.items() if r in x.strides)
         loads += step * (count if window is None else count * window.part(x, counts[0]))
-        again = tile > mine or window is not None  # else each vector that is loaded is added once, and then free
-        vectors = max(vectors, (held if window is None or window.along not in x.strides else count) if again else 1)
+        if window is None:
+          vectors = max(vectors, held_of(x, nested))
+        else:
+          vectors = max(vectors, count if window.along in x.strides else held)
       if tile + vectors + 1 > target.vector_registers:
         continue
       cost = loads / tile + max(item.operations, 1)
@@ -339,6 +350,13 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
         if v is not None and v in item.ranges:
           best[1][v] = Tile(mine, lanes)
   return best[1]
+
+
+def held_of(x: Access, copies: Sequence[tuple[UOp | None, int]]) -> int:
+  """How many registers of something are in use at once in a tile of these loops, the outermost first: those that a loop
+  uses again on which it does not depend."""
+  again = itertools.dropwhile(lambda loop: loop[1] == 1 or loop[0] in x.strides, copies)
+  return int(prod(times for r, times in again if r in x.strides))
 
 
 def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Ranges, Tile]:
@@ -360,13 +378,38 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
   return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
 
 
-def loop_order(a: Analysis, main: Item | None, v: UOp | None) -> tuple[UOp, ...]:
-  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its
-  panel of operands is used by all loops inside), then the others as written."""
+def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cache: int) -> tuple[UOp, ...]:
+  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then the
+  others, the innermost that for which a tile reads the fewest lines anew. v, whose panel of operands is used by all
+  loops inside, is the first of these, unless that is far from so, and a cache holds its panels together."""
   if main is None or v is None or v not in main.ranges:
     return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
   shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
-  return (*shared, v, *(r for r in a.parallel if r is not v and r not in shared))
+
+  def packed(x: Access) -> bool:
+    return x.strides.get(v, 1) != 1
+
+  panels = sum(x.itemsize * prod(map(size, x.strides)) for x in main.accesses if packed(x))
+
+  def anew(r: UOp) -> float:
+    lines = sum(lines_of(x, main.over, tiles, packed(x)) for x in main.accesses if r in x.strides)
+    return lines if r is not v else lines * V_FIRST if panels <= cache else math.inf
+
+  return (*shared, *sorted((v, *(r for r in a.parallel if r is not v and r not in shared)), key=anew, reverse=True))
+
+
+def lines_of(x: Access, over: Ranges, tiles: Tiles, packed: bool) -> float:
+  """How many lines of memory a tile reads of something in a run of a reduction."""
+  steps = [(abs(s or 0), size(r) if r in over else tiles.get(r, Tile()).size) for r, s in x.strides.items()]
+  span, apart = x.itemsize, 1
+  for step, times in sorted(steps):
+    if packed:
+      span *= times
+    elif 0 < step * x.itemsize <= max(span, LINE):
+      span += step * x.itemsize * (times - 1)
+    else:
+      apart *= times
+  return apart * (1 + span / LINE)
 
 
 class Stages:
