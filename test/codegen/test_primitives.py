@@ -360,7 +360,7 @@ def test_what_a_heuristic_has_noted_gives_the_same_code_again(block):
 
   def heuristic(nest: NestSchedule) -> None:
     kept.update(nest.room.steps)
-    if block and not nest.blocked and nest.analyse() and nest.main is not None:
+    if block and not nest.blocked and nest.analyse().main is not None:
       nest.accumulate("k0", block, "i0", "i1")
     schedule_cpu(nest)
 

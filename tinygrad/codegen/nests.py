@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
@@ -90,8 +90,7 @@ class NestSchedule:
     self.versions: dict[UOp, list[Version]] = {}  # what is to take the place of loops,
     self.orders: list[dict[UOp, int]] = []  # and how they are to be nested
     self.operands: list[list[UOp]] = []  # what may be staged, each with its images in the parts of split loops
-    self.items: list[Item] = []
-    self.main: Item | None = None  # the reduction with the most work
+    self.a: Analysis
     self.fill: Fill | None = None  # if it is one
     self.stages = self.reading = 1  # blocks of memory for what is staged within a reduction, and those in use
     self.blocked = False  # its reduction is one of blocks already
@@ -115,11 +114,9 @@ class NestSchedule:
 
   def analyse(self) -> Analysis:
     """Strides and dependences. What may be staged is numbered by it."""
-    a = Analysis(self.stores, self.parallel)
-    self.items, folds = a.items, [i for i in a.items if i.fold is not None]
-    self.main = max(folds, key=lambda i: i.work, default=None)
-    self.operands = [[x] for x in dict.fromkeys(x for i in folds for x in operands_of(a, i))]
-    if self.grid and self.around and not folds:  # what comes anew with each block that nests share
+    self.a = a = Analysis(self.stores, self.parallel)
+    self.operands = [[x] for x in dict.fromkeys(x for i in a.folds for x in operands_of(a, i))]
+    if self.grid and self.around and not a.folds:  # what comes anew with each block that nests share
       read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
       self.operands = [[u] for u in read if u.src[0].src[0].op is Ops.PARAM]
     return a
@@ -226,7 +223,8 @@ class NestSchedule:
       numbers = [self.grid[n] for n in members.get(to, (to,)) if n in self.grid]
       if not numbers:
         raise IllegalStep(f"the group has no {to}", "launch it with some")
-      self.versions |= bind.among_lanes(loops, *numbers) if to == "lanes" else bind.bind(loops, *numbers)
+      for some in ([r] for r in loops) if to == "lanes" else (loops,):
+        self.versions |= bind.bind(some, *numbers)
 
   def within(self, *grid: str) -> None:
     """The stores are computed by these of the grid."""

@@ -137,6 +137,8 @@ class Analysis:
     self.along = {r for x in stored for r, step in x.strides.items() if step == 1}
     self.data = set(UOp.sink(*values).toposort(lambda u: u.op is not Ops.INDEX and u.dtype is not dtypes.index))
     self.collect(None, values, outer, stored)
+    self.folds = [i for i in self.items if i.fold is not None]
+    self.main = max(self.folds, key=lambda i: i.work, default=None)  # the reduction with the most work
 
   def scan(self, root: UOp) -> frozenset[UOp]:
     """The ranges that `root` depends on."""

@@ -103,8 +103,7 @@ def schedule_cpu(nest: NestSchedule) -> None:
 def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
   """Schedules a nest by a plan; what is left of it where its reduction is one of blocks, by the heuristic's."""
   if plan.block:
-    main = nest.main
-    assert main is not None
+    assert (main := nest.a.main) is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
     dims = sorted(totals_of(main).dims, key=lambda r: r is v)
     nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
@@ -179,7 +178,7 @@ def unroll(nest: NestSchedule, name: str, chained: bool = False) -> None:
 def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
   stages = Stages(nest)
-  a, target, main, most = stages.a, stages.target, nest.main, stages.most
+  a, target, main, most = stages.a, stages.target, stages.a.main, stages.most
 
   def total(v: UOp | None) -> float:
     return sum(i.work * stages.discount(i, v) for i in a.items)
@@ -202,9 +201,9 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
 
 def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) -> NestPlan:
   """The plan that follows from the vector's loop and the tiles."""
-  a, main, most = stages.a, nest.main, stages.most
+  a, main, most = stages.a, stages.a.main, stages.most
   folds, lanes = dict[Ranges, tuple[Ranges, Tile]](), [v]
-  for i in sorted((i for i in a.items[::-1] if i.fold is not None), key=lambda i: v in i.ranges):
+  for i in sorted((i for i in a.folds[::-1]), key=lambda i: v in i.ranges):
     along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
     folds[i.over] = fold_plan(i, along, most, tiles)  # of those in one loop, for what gives vectors
     lanes += folds[i.over][0][-1:] if folds[i.over][1].lanes > 1 else []

@@ -34,14 +34,6 @@ def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   return versions
 
 
-def among_lanes(loops: Sequence[UOp], *lanes: UOp) -> dict[UOp, list[Version]]:
-  """Loops, of reductions or of what is computed with their results, each as the lanes, of one group or of all of a
-  cluster: as many, and in each another."""
-  if wrong := [r for r in loops if size(r) != prod(map(size, lanes))]:
-    raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
-  return {r: [Version(iteration_of(lanes).uop(), lanes)] for r in loops}
-
-
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
   """Whether it is the number of a thread among so many that come one after the other."""
   number, stride = Affine(0), 1
