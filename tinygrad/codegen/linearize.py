@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
@@ -103,10 +103,8 @@ class Linearizer:
     self.fresh = set[UOp]()  # accumulators whose first term is all they have
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
-    stored = [s for stores in effects_of(kernel) for s in stores]
-    folds = [u for u in nodes if u.op is Ops.FOLD]
-    products = [u for u in nodes if u.op is Ops.MMA]
-    loops = [r for u in (*folds, *stored, *products) for r in u.src if r.op is Ops.RANGE]
+    binders = (u for op in (Ops.FOLD, Ops.STORE, Ops.MMA) for u in nodes if u.op is op)
+    loops = [r for u in binders for r in u.src if r.op is Ops.RANGE]
     self.rest_of, self.begins = rests(nodes), beginnings(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] in COPIES))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
+from tinygrad.codegen.primitives.stage import Panel, Scheduled, accumulate, bytes_of, stage_panels
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
@@ -268,7 +268,7 @@ class NestSchedule:
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
     fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
     scheduled = self.scheduled(label, 1 << 62, fill=fill)
-    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
+    return Panel(image, (*outer,), (*inner,), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
 
   def inside(self, image: UOp) -> bool:
     """Whether it has to be filled within the innermost of the loops that nests share."""
@@ -317,13 +317,13 @@ class NestSchedule:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""
     self.note("accumulate", name, size, *dims)
     self.settle()
-    r, totals = self.loop(name), Totals(tuple(map(self.loop, dims)), self.taken)
-    if any(x.src[0].op is not Ops.CONST for x in (*totals.dims, r)):
+    r, loops, offset = self.loop(name), [*map(self.loop, dims)], self.taken
+    if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
     f = next(f for f in folds_of(self.stores) if r in f.src[1:])
-    self.taken += totals.nbytes(f) * (1 + carries_rest(f))
+    self.taken += bytes_of(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
-    self.kernel = accumulate(self.kernel, f, r, size, totals, self.room.ids, how)
+    self.kernel = accumulate(self.kernel, f, r, size, loops, offset, self.room.ids, how)
     self.blocked, self.operands = True, []
     self.names = {n: x for n, x in self.names.items() if x in self.parallel}
     self.name_reductions()

@@ -7,6 +7,7 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 from __future__ import annotations
 
 from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, size, static
+from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.row_blocks import parts_of, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
@@ -65,10 +66,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if n % pieces:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   own = (UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg),) if length > 1 else ()
-  moved = {r: own[0] + first if own else first}
-  loops = [tuple(y for x in s.src[2:] for y in (own if x is r else (x,))) for s in stores]
-  shared = (s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
-  return UOp.sink(*shared, *(substitute_free(x, moved) for x in limits))
+  moved = own[0] + first if own else first
+  shared = Rebinding(UOp.sink(*stores), {r: [Version(moved, own)]}).kernel.src
+  return UOp.sink(*shared, *(substitute_free(x, {r: moved}) for x in limits))
 
 
 def overwrites(ast: UOp) -> bool:

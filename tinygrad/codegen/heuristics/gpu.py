@@ -94,7 +94,7 @@ class Primitives:
     if not nest.grid:
       most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
-    shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
+    shared = {r: self.parallel(r, n, grid.copies[r]) for r, n in grid.shared}
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
         nest.split(self.names[staging.cut], staging.length)
@@ -114,20 +114,22 @@ class Primitives:
     nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
+  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
+    return self.blocks(self.names[r], number, copies, self.vector(r, copies), self.tail)
+
   def vector(self, r: UOp, copies: int) -> int:
     return aligned_copies(r, copies, self.grid.beside.get(r, 4))
 
-  def blocks(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
-    """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies those side by side lie
-    beside each other, the others `number` shares apart."""
-    name, vector = self.names[r], self.vector(r, copies)
+  def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str]:
+    """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies a `vector` lies side by
+    side, the others `number` shares apart."""
     if vector > 1:
       self.nest.split(name, vector)
       self.unrolled.append(f"{name}.i")
       name = f"{name}.o"
     if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
       return name, ""
-    self.nest.split(name, number * copies // vector, self.tail)
+    self.nest.split(name, number * copies // vector, tail)
     return f"{name}.o", f"{name}.i"
 
   def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
@@ -155,12 +157,8 @@ class Primitives:
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
       copies = max(tile.copies, vector)
-      if vector > 1:
-        self.nest.split(last, vector)
-        self.unrolled.append(f"{last}.i")
-        last = f"{last}.o"
-      self.nest.split(last, copies // vector * lanes, "clamp")
-      self.workers(f"{last}.i", lanes, copies // vector, self.lanes)
+      _, block = self.blocks(last, lanes, copies, vector, "clamp")
+      self.workers(block, lanes, copies // vector, self.lanes)
     else:  # each lane reads rows of its own
       along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
       self.copies(last, max(tile.copies, along))
@@ -170,7 +168,7 @@ class Primitives:
     if self.grid.lanes == 1:
       self.copies(self.names[r], copies)
     else:
-      _, block = self.blocks(r, self.grid.lanes, copies)
+      _, block = self.parallel(r, self.grid.lanes, copies)
       self.workers(block, self.grid.lanes, copies // self.vector(r, copies), self.lanes)
 
 

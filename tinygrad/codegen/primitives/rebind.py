@@ -179,8 +179,3 @@ def all_of(*gates: UOp | None) -> UOp | None:
 def gated(where: UOp, gate: UOp) -> UOp:
   """An INDEX that holds under one more condition."""
   return where.replace(src=(*where.src[:2], all_of(where.src[2] if len(where.src) > 2 else None, gate)))
-
-
-def effects_of(kernel: UOp) -> Iterator[Sequence[UOp]]:
-  """The lists of stores in a kernel, its own and those that fill memory for what is read."""
-  return ([s for s in u.src if s.op is Ops.STORE] for u in kernel.toposort() if u.op in GroupOp.Ordering)
