@@ -296,7 +296,13 @@ def around_fills(kernel: UOp) -> set[UOp]:
 
 def again(steps: dict[str, list[ScheduleStep]]) -> Heuristic:
   """A heuristic that does what another has noted."""
-  return lambda nest: nest.run(list(steps[nest.label]))
+
+  def heuristic(nest: NestSchedule) -> None:
+    nest.analyse()
+    for step in list(steps[nest.label]):
+      getattr(nest, step.name)(*step.args)
+
+  return heuristic
 
 
 def scheduled(ast: UOp, heuristic: Heuristic, target: Target = CPU) -> UOp:
@@ -506,7 +512,7 @@ def test_parts_of_an_operand_are_filled_where_their_own_loops_are_open():
 
 def nest_of(ast: UOp, target: Target = CPU) -> NestSchedule:
   room = Room(target, LoopIds(ast), lambda nest: None, {}, [], set())
-  nest = NestSchedule("0", ast.src, (), (), room, 0)
+  nest = NestSchedule("0", ast.src, (), {}, room, 0)
   nest.analyse()
   return nest
 

@@ -1,11 +1,11 @@
 """A nest, stores that share their own loops, and how it is computed: a list of primitives.
 
 Loops have names: `i0`, `i1`, … the parallel ones, `k0`, … those of reductions, as they are met; a split of `x` makes
-`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data, which `NestSchedule.run` reads back."""
+`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data: a method's name and its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Stores = tuple[UOp, ...]
+Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left to do (`clip_loops`)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 
 
@@ -76,14 +77,15 @@ class NestSchedule:
   """A nest and its loops by name. Each primitive makes of it one that computes the same, or raises IllegalStep."""
 
   def __init__(
-    self, label: str, stores: Stores, around: Collection[UOp], limits: Stores, room: Room, taken: int, most: int = 0
+    self, label: str, stores: Stores, around: Collection[UOp], limits: Limits, room: Room, taken: int, most: int = 0
   ) -> None:
     self.label, self.room, self.taken = label, room, taken
     self.most = most  # bytes of scratch memory that other nests take, one after the other
     self.around = tuple(r for r in stores[0].src[2:] if r in around)  # the outermost first
     own = [r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP]
     parallel = [r for r in own if all(r in s.src[2:] for s in stores)]
-    self.kernel = UOp.sink(*stores, *limits)
+    self.kernel = UOp.sink(*stores)
+    self.limited = limits
     self.parallel = tuple(parallel)
     self.names = {f"i{n}": r for n, r in enumerate(parallel)}
     self.grid = {**room.grid}  # the numbers of groups, threads and lanes, if they are threads of a grid
@@ -99,18 +101,13 @@ class NestSchedule:
 
   @property
   def stores(self) -> Stores:
-    return tuple(s for s in self.kernel.src if s.op is Ops.STORE)
+    return self.kernel.src
 
   @property
   def rereads(self) -> bool:
     """Whether what is stored is read, too."""
     written = {s.src[0].src[0] for s in self.stores}
     return any(u.op is Ops.LOAD and u.src[0].src[0] in written for s in self.stores for u in s.src[1].toposort())
-
-  @property
-  def limited(self) -> dict[UOp, UOp]:
-    """The loops that may end early, and from which iteration on nothing is left to do (`clip_loops`)."""
-    return {x.src[0]: x.src[1] for x in self.kernel.src if x.op is not Ops.STORE}
 
   def analyse(self) -> Analysis:
     """Strides and dependences. What may be staged is numbered by it."""
@@ -142,16 +139,11 @@ class NestSchedule:
   def note(self, name: str, *args: Any) -> None:
     self.steps.append(ScheduleStep(name, args))
 
-  def run(self, steps: Sequence[ScheduleStep]) -> None:
-    """Does what another has noted."""
-    self.analyse()
-    for step in steps:
-      getattr(self, step.name)(*step.args)
-
   def settle(self) -> None:
     """Makes the kernel of which the steps so far have spoken."""
     if self.versions or self.orders:
       made = Rebinding(self.kernel, self.versions, self.orders)
+      self.limited = {r: limit for r, limit in self.limited.items() if r not in self.versions}
       self.kernel, self.versions, self.orders = made.kernel, {}, []
       self.check_fills()
       self.operands = [list(dict.fromkeys(y for x in images for y in made.images(x))) for images in self.operands]
@@ -348,7 +340,7 @@ class NestSchedule:
     """How a nest is computed that this one makes, beside memory that is taken."""
 
     def stores_of(stores: Stores) -> Stores:
-      nest = NestSchedule(label, stores, (), (), self.room, taken)
+      nest = NestSchedule(label, stores, (), {}, self.room, taken)
       nest.blocked, nest.grid, nest.fill = blocked, dict(self.grid), fill
       return nest.scheduled_stores()
 
@@ -358,4 +350,4 @@ class NestSchedule:
     """The stores as they are to be computed."""
     self.room.heuristic(self)
     self.settle()
-    return split.clip(self.kernel, self.room.ids).src
+    return split.clip(self.kernel, self.limited, self.room.ids).src

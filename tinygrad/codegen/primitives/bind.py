@@ -48,11 +48,9 @@ def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:
   """The kernel's stores within all of these loops. Where lanes are nothing to a store, the first of them has it."""
   stores = []
   for s in kernel.src:
-    if s.op is Ops.STORE:
-      where = s.src[0]
-      for r in threads:
-        if r not in s.src[2:]:
-          where = gated(where, UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))))
-      s = s.replace(src=(where, s.src[1], *threads, *(r for r in s.src[2:] if r not in threads)))
-    stores.append(s)
+    where = s.src[0]
+    for r in threads:
+      if r not in s.src[2:]:
+        where = gated(where, UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))))
+    stores.append(s.replace(src=(where, s.src[1], *threads, *(r for r in s.src[2:] if r not in threads))))
   return kernel.replace(src=tuple(stores))
