@@ -580,7 +580,7 @@ REFUSED = {
   "no threads": (SMALL, GRID, lambda n: n.bind("threads", "i0"), r"group has no threads\n  fix: launch it with some"),
   "clusters": (
     SMALL, GRID, lambda n: n.launch(1, 4, 2), r"2 groups, of which 1 make a cluster\n  fix: launch it with fewer"),
-  "lanes": (SMALL, GRID, lanes, r"another number of iterations than there are lanes\n  fix: split it"),
+  "lanes": (SMALL, GRID, lanes, r"loops of 11 iterations, for 4 threads\n  fix: split them"),
 }  # fmt: skip
 
 
@@ -594,7 +594,7 @@ def test_what_is_not_legal_is_refused(name):
 def test_memory_that_is_to_span_a_loop_of_no_fixed_length_is_refused():
   nest = nest_of(VARIABLE)
   (operand,) = nest.operands[0]
-  panel = stage.Panel(operand, (nest.loop("k0"),), 0, 0, 0, lambda stores: stores)
+  panel = stage.Panel(operand, (nest.loop("k0"),), (), 0, 0, lambda stores: stores)
   with pytest.raises(IllegalStep, match=r"memory has a fixed size, and a loop .* has none\n  fix: split that loop"):
     stage.stage_panels(nest.kernel, [panel], LoopIds(VARIABLE))
 
