@@ -27,7 +27,7 @@ from tinygrad.numerics.fragments import row_of_eight
 from tinygrad.numerics.lanes import running
 from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
 from tinygrad.ops.reduce import neutral
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
@@ -101,8 +101,7 @@ class Linearizer:
     self.fresh = set[UOp]()  # accumulators whose first term is all they have
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
-    binders = (u for op in (Ops.FOLD, Ops.STORE, Ops.MMA) for u in nodes if u.op is op)
-    loops = [r for u in binders for r in u.src if r.op is Ops.RANGE]
+    loops = [r for u in nodes if u.op in RANGES_FROM for r in u.src[RANGES_FROM[u.op] :]]
     self.rest_of, self.begins = rests(nodes), beginnings(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] in COPIES))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
