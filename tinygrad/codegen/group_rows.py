@@ -15,7 +15,7 @@ from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import bytes_of_row, indices, shared_rows
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -29,7 +29,6 @@ from tinygrad.uop.loop_ids import LoopIds
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
 BESIDE, THREAD = 24, 255  # registers of a thread beside what it holds of rows, and at most
-Ranges = tuple[UOp, ...]
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import Panel, Scheduled, accumulate, bytes_of, stage_panels
+from tinygrad.codegen.primitives.stage import Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
@@ -24,7 +24,6 @@ from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
 
-Stores = tuple[UOp, ...]
 Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left to do (`clip_loops`)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 
@@ -313,7 +312,7 @@ class NestSchedule:
     if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
     f = next(f for f in folds_of(self.stores) if r in f.src[1:])
-    self.taken += bytes_of(f, loops) * (1 + carries_rest(f))
+    self.taken += bytes_of_sums(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
     self.kernel = accumulate(self.kernel, f, r, size, loops, offset, self.room.ids, how)
     self.blocked, self.operands = True, []

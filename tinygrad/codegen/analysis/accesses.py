@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.expressions import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.codegen.expressions import DIVIDES, LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency, prod
-from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
 
@@ -19,7 +18,6 @@ TURN = 5.0  # cost of a vector that comes from transposing a square of as many; 
 MOST_TRANSPOSED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
-DIVIDES = having(Trait.DIVIDES)
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
 INLINE = 9  # iterations of a reduction that is written out
 INLINE_NODES = 60  # of what it adds up

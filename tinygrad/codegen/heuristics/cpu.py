@@ -28,7 +28,7 @@ from tinygrad.codegen.analysis.accesses import (
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives.stage import LINE, bytes_of
+from tinygrad.codegen.primitives.stage import LINE, bytes_of_sums
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, prod, round_up
 from tinygrad.uop import Ops, UOp
@@ -105,13 +105,13 @@ def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
   if plan.block:
     assert (main := nest.a.main) is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
-    dims = sorted(outside(main), key=lambda r: r is v)
+    dims = sorted(dims_of_sums(main), key=lambda r: r is v)
     nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
     plan = plan_nest(nest)
   realise(nest, plan)
 
 
-def outside(main: Item) -> Ranges:
+def dims_of_sums(main: Item) -> Ranges:
   """The parallel loops by which blocks of a reduction add up."""
   return tuple(r for r in main.ranges if r not in main.over)
 
@@ -119,7 +119,7 @@ def outside(main: Item) -> Ranges:
 def sums_fit(main: Item, stages: Stages) -> bool:
   """Whether there is room for what the blocks of a reduction add up to."""
   assert main.fold is not None
-  nbytes = bytes_of(main.fold, outside(main))
+  nbytes = bytes_of_sums(main.fold, dims_of_sums(main))
   return all(map(static, main.ranges)) and stages.taken + nbytes <= stages.target.scratch // 4
 
 
@@ -218,7 +218,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   """How many iterations of the reduction are a block, where its panels would not fit the cache, or where every step
   jumps to another page of memory; else 0."""
   assert main.fold is not None
-  target, dims = stages.target, outside(main)
+  target, dims = stages.target, dims_of_sums(main)
   if v not in dims or not sums_fit(main, stages):
     return 0
   panel = max((p.nbytes for p in panels if p.open_before > 0), default=0)
@@ -235,7 +235,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
     few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
-    if first is not last or not far or few or bytes_of(main.fold, dims) > room // 2:
+    if first is not last or not far or few or bytes_of_sums(main.fold, dims) > room // 2:
       return 0
     length = max(FAR, 1 << (size(last).bit_length() // 2))
   return length

@@ -183,7 +183,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   copies: Counts = {}
   lanes = 1
   outputs = int(prod(size(r) for r in outer))
-  along = contiguous(a.items, outer) if outer else None
+  along = contiguous(a.items, outer)
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
   stagings = Stagings()
   if main is not None:
@@ -203,8 +203,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       stagings = staged(nest, a.folds, a, threads, copies, min(target.scratch, PLAIN))
-  elif ranges and outputs >= 8 * target.busy:
-    assert along is not None
+  elif along is not None and outputs >= 8 * target.busy:
     copies = {along: min(4, power_of_two(size(along) // 64))}
   if not stagings:
     threads = shares(None, axes, copies, target.group // lanes, target.group)
@@ -270,11 +269,11 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   """The grid of so many threads and copies along each loop that threads share out. All else follows."""
   ranges, main = nest.parallel, a.main
   lanes = 1 if stagings or main is None else lanes
-  along = contiguous(a.items, tuple(threads)) if threads else None
+  along = contiguous(a.items, tuple(threads))
   fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in a.folds}
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest, copies = [r for r in ranges if r not in threads], dict(copies)
-  last = contiguous(a.items, rest) if rest else None
+  last = contiguous(a.items, rest)
   if last is not None:
     copies[last] = aligned_copies(last, 4)
   every = {r: copies.get(r, 1) for r in ranges}
@@ -297,7 +296,7 @@ def plan_member(nest: NestSchedule) -> Grid:
   threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
   rows = tuple(r for r in nest.parallel if r is nest.room.row)
   own = tuple(r for r in nest.parallel if r not in rows)
-  last = contiguous(a.items, own) if own else None
+  last = contiguous(a.items, own)
   copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
   shared, stagings = dict.fromkeys(rows, threads), Stagings()
   if last is not None and static(last):
@@ -451,14 +450,14 @@ def least_step(item: Item, r: UOp) -> int | None:
   return min((abs(s) for x in item.accesses if (s := x.strides.get(r))), default=None)
 
 
-def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
+def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp | None:
   """The range along which the most accesses go in steps of one, weighted by how many elements they read: what is the
   same along a loop is read once."""
 
   def weight(r: UOp) -> int:
     return sum(int(prod(map(size, x.strides))) for i in items for x in i.accesses if x.strides.get(r) == 1)
 
-  return max(reversed(ranges), key=weight)
+  return max(reversed(ranges), key=weight, default=None)
 
 
 def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target) -> int:

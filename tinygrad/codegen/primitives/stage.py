@@ -104,7 +104,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   return rebuild(kernel, on_sources, made)
 
 
-def bytes_of(f: UOp, dims: Sequence[UOp]) -> int:
+def bytes_of_sums(f: UOp, dims: Sequence[UOp]) -> int:
   """Of a result of the reduction `f` for all iterations of these loops."""
   return round_up(int(prod(map(size, dims))) * f.dtype.itemsize, LINE)
 
@@ -121,7 +121,7 @@ def accumulate(
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
     """Of the sums, and of what additions have lost."""
-    offsets = [offset + i * bytes_of(f, dims) for i in range(1 + careful)]
+    offsets = [offset + i * bytes_of_sums(f, dims) for i in range(1 + careful)]
     return [UOp.new(Ops.INDEX, dtype, (scratch(dtype, o, ids), substitute_free(place, own))) for o in offsets]
 
   def stores(values: Sequence[UOp], own: dict[UOp, UOp], *around: UOp) -> Stores:
