@@ -279,7 +279,7 @@ class Drawn:
 
 
 def folds(nest: NestSchedule) -> list[UOp]:
-  return nests.folds_of(nest.stores)
+  return nests.folds_of(nest.kernel.src)
 
 
 def around_fills(kernel: UOp) -> set[UOp]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
@@ -98,22 +98,12 @@ class NestSchedule:
     self.steps = room.steps[label] = []
     self.name_reductions()
 
-  @property
-  def stores(self) -> Stores:
-    return self.kernel.src
-
-  @property
-  def rereads(self) -> bool:
-    """Whether what is stored is read, too."""
-    written = {s.src[0].src[0] for s in self.stores}
-    return any(u.op is Ops.LOAD and u.src[0].src[0] in written for s in self.stores for u in s.src[1].toposort())
-
   def analyse(self) -> Analysis:
     """Strides and dependences. What may be staged is numbered by it."""
-    self.a = a = Analysis(self.stores, self.parallel)
+    self.a = a = Analysis(self.kernel.src, self.parallel)
     self.operands = [[x] for x in dict.fromkeys(x for i in a.folds for x in operands_of(a, i))]
     if self.grid and self.around and not a.folds:  # what comes anew with each block that nests share
-      read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
+      read = dict.fromkeys(u for s in self.kernel.src for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
       self.operands = [[u] for u in read if u.src[0].src[0].op is Ops.PARAM]
     return a
 
@@ -126,7 +116,7 @@ class NestSchedule:
 
   def name_reductions(self) -> None:
     known, n = set(self.names.values()), sum(name.startswith("k") for name in self.names)
-    for r in dict.fromkeys(r for f in folds_of(self.stores) for r in f.src[1:] if r not in known):
+    for r in dict.fromkeys(r for f in folds_of(self.kernel.src) for r in f.src[1:] if r not in known):
       self.names[f"k{n}"] = r
       n += 1
 
@@ -165,7 +155,7 @@ class NestSchedule:
     self.note("split", name, size, tail)
     r = self.loop(name)
     n = r.src[0].arg if static(r) else 0
-    if tail == "overlap" and (n < size or (n % size > 0 and (self.rereads or r.arg[1] is AxisKind.REDUCE))):
+    if tail == "overlap" and (n < size or (n % size > 0 and (rereads(self.kernel.src) or r.arg[1] is AxisKind.REDUCE))):
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
     self.versions[r], parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
@@ -234,7 +224,7 @@ class NestSchedule:
     self.note("stage", *panels)
     self.settle()
     together: dict[frozenset[UOp], list[Panel]] = {}
-    reducing = {r for f in folds_of(self.stores) for r in f.src[1:]}
+    reducing = {r for f in folds_of(self.kernel.src) for r in f.src[1:]}
     for spec in map(Staged._make, panels):
       for n, image in enumerate(self.operands[spec.operand]):
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
@@ -311,7 +301,7 @@ class NestSchedule:
     r, loops, offset = self.loop(name), [*map(self.loop, dims)], self.taken
     if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
-    f = next(f for f in folds_of(self.stores) if r in f.src[1:])
+    f = next(f for f in folds_of(self.kernel.src) if r in f.src[1:])
     self.taken += bytes_of_sums(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
     self.kernel = accumulate(self.kernel, f, r, size, loops, offset, self.room.ids, how)
@@ -323,7 +313,7 @@ class NestSchedule:
     """Short reductions as chains of operations."""
     self.settle()
     made: dict[UOp, UOp] = {}
-    for f in folds_of(self.stores):
+    for f in folds_of(self.kernel.src):
       if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
         if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:

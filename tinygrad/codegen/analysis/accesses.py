@@ -96,6 +96,12 @@ def folds_of(stores: Sequence[UOp]) -> list[UOp]:
   return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
 
 
+def rereads(stores: Sequence[UOp]) -> set[UOp]:
+  """The memory that is both written and read."""
+  read = {u.src[0].src[0] for u in UOp.sink(*stores).toposort() if u.op is Ops.LOAD}
+  return read & {s.src[0].src[0] for s in stores}
+
+
 def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
   if not all(map(static, fold.src[1:])) or (times := prod(map(size, fold.src[1:]))) > INLINE:

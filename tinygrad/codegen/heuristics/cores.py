@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
@@ -85,7 +85,7 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
 def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of operands that the core reads where a group has copied them, 16 bytes at once. Blocks overlap where they do not
   divide a loop, so nothing may read what is stored."""
-  target, again = nest.room.target, nest.rereads
+  target, again = nest.room.target, rereads(nest.kernel.src)
   for teams in range(1, core.teams + 1):
     block = teams * core.m, core.n
     parts = [divmod(size(r), x) for r, x in zip(loops, (*block, core.k))]

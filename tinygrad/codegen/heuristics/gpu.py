@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, size, static
+from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, rereads, size, static
 from tinygrad.codegen.expressions import VECTOR
 from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
@@ -87,7 +87,7 @@ class Primitives:
     self.names = {r: name for name, r in nest.names.items()}
     self.threads, self.lanes, self.unrolled = list[str](), list[str](), list[str]()
     # who reads the last element again is not to meet there who writes it
-    self.tail: Tail = "mask" if nest.grid and nest.rereads else "clamp"
+    self.tail: Tail = "mask" if nest.grid and rereads(nest.kernel.src) else "clamp"
 
   def make(self) -> None:
     nest, grid = self.nest, self.grid
@@ -239,7 +239,7 @@ def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow |
     own = [r for r in i.ranges if r not in outer]
     if len(own) > 1 or not all(map(static, own)) or (i.fold is not None and i.over != (*own,)):
       return None
-    values = [s.src[1] for s in nest.stores] if i.fold is None else i.fold.src[:1]
+    values = [s.src[1] for s in nest.kernel.src] if i.fold is None else i.fold.src[:1]
     row = {u for x in values for u in a.loads(x) if not a.deps[u].isdisjoint(own)}
     kept = (v for v in UOp.sink(*values).toposort() if v in row or (v.op is Ops.CAST and v.src[0] in row))
     wide = max([wide, *(ceildiv(v.dtype.itemsize, 4) for v in kept)]) if nest.room.target.cluster > 1 else 1
