@@ -94,19 +94,23 @@ class Primitives:
     if not nest.grid:
       most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
-    shared = {r: self.parallel(r, n, grid.copies[r]) for r, n in grid.shared}
+    shared = [(n, *self.parallel(r, n, grid.copies[r])) for r, n in grid.shared]
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
         nest.split(self.names[staging.cut], staging.length)
       elif order:
         self.reduction(over, order, tile)
-    for r in grid.rest[-1:]:
-      self.inner_loop(r, grid.copies.get(r, 1))
+    for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
+      if grid.lanes == 1:
+        self.copies(self.names[r], grid.copies.get(r, 1))
+      else:
+        _, block, copies = self.parallel(r, grid.lanes, grid.copies.get(r, 1))
+        self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
       nest.stage(*staging.panels)
-    for r, n in grid.shared:
-      self.workers(shared[r][1], n, grid.copies[r] // self.vector(r, grid.copies[r]), self.threads)
-    nest.bind("groups", *(shared[r][0] for r, _ in grid.shared))
+    for n, _, block, copies in shared:
+      self.workers(block, n, copies, self.threads)
+    nest.bind("groups", *(outer for _, outer, _, _ in shared))
     nest.bind("threads", *self.threads)
     nest.bind("lanes", *self.lanes)
     for name in self.unrolled:
@@ -114,23 +118,21 @@ class Primitives:
     nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
-  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
-    return self.blocks(self.names[r], number, copies, self.vector(r, copies), self.tail)
+  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str, int]:
+    vector = aligned_copies(r, copies, self.grid.beside.get(r, 4))
+    return self.blocks(self.names[r], number, copies, vector, self.tail)
 
-  def vector(self, r: UOp, copies: int) -> int:
-    return aligned_copies(r, copies, self.grid.beside.get(r, 4))
-
-  def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str]:
-    """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies a `vector` lies side by
-    side, the others `number` shares apart."""
+  def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str, int]:
+    """(the loop over blocks of `number` workers' shares, that within one, and how many of its iterations each worker
+    has). Of a worker's copies a `vector` lies side by side, the others `number` shares apart."""
     if vector > 1:
       self.nest.split(name, vector)
       self.unrolled.append(f"{name}.i")
       name = f"{name}.o"
     if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
-      return name, ""
+      return name, "", 1
     self.nest.split(name, number * copies // vector, tail)
-    return f"{name}.o", f"{name}.i"
+    return f"{name}.o", f"{name}.i", copies // vector
 
   def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
     """Shares out a block of number·copies iterations."""
@@ -156,20 +158,11 @@ class Primitives:
     apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
-      copies = max(tile.copies, vector)
-      _, block = self.blocks(last, lanes, copies, vector, "clamp")
-      self.workers(block, lanes, copies // vector, self.lanes)
+      _, block, copies = self.blocks(last, lanes, max(tile.copies, vector), vector, "clamp")
+      self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
       along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
       self.copies(last, max(tile.copies, along))
-
-  def inner_loop(self, r: UOp, copies: int) -> None:
-    """The innermost of the loops that groups do not share out."""
-    if self.grid.lanes == 1:
-      self.copies(self.names[r], copies)
-    else:
-      _, block = self.parallel(r, self.grid.lanes, copies)
-      self.workers(block, self.grid.lanes, copies // self.vector(r, copies), self.lanes)
 
 
 def plan_grid(nest: NestSchedule) -> Grid:
