@@ -22,6 +22,7 @@ from test_passes import X, masked_rows
 from test_random_kernels import Case
 
 from tinygrad.codegen import lower_kernel, nests
+from tinygrad.codegen.analysis.accesses import rereads
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.lower import passes
@@ -230,7 +231,7 @@ class Drawn:
     if names := [n for n in self.loops(nest) if n.count(".") < 3]:
       name, size = self.rng.choice(names), self.rng.choice((1, 2, 3, 4, 5, 7, 8, 16, 17))
       n, kind = nest.names[name].src[0], nest.names[name].arg[1]
-      overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not nest.rereads
+      overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not rereads(nest.kernel.src)
       nest.split(name, size, self.rng.choice(("peel", "mask", "clamp", *["overlap"] * overlap)))
 
   def reorder(self, nest: NestSchedule) -> None:
