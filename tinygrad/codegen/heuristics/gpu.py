@@ -131,7 +131,7 @@ class Primitives:
       name = f"{name}.o"
     if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
       return name, "", 1
-    self.nest.split(name, number * copies // vector, tail)
+    self.nest.split(name, copies // vector * number, tail)
     return f"{name}.o", f"{name}.i", copies // vector
 
   def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
