@@ -657,6 +657,20 @@ def test_convolution_through_local_memory(eager, padding):
   assert count(linear, Ops.BARRIER) >= 2
 
 
+def test_elements_are_where_numbers_say_that_a_group_has_copied(eager):
+  """x[i, place], where place is the number beside which `order` has j: the rows of a sort on a grid."""
+  rows, n = 8, 32
+  i, j, k = loop(rows, 0), loop(n, 1), reduce(n, 2)
+  order = np.stack([np.random.default_rng(r).permutation(n) for r in range(rows)]).astype(np.int32)
+  numbers, x = np.tile(np.arange(n), (rows, 1)), normal(rows, n)
+  same = op(Ops.CMPEQ, load(1, order, dot((i, n), (k, 1))), UOp.new(Ops.CAST, dtypes.int32, (j,)))
+  number = load(2, numbers, dot((i, n), (k, 1)))
+  place = fold(Ops.ADD, op(Ops.WHERE, same, number, UOp.const(number.dtype, 0)), k)
+  at = op(Ops.ADD, dot((i, n)), UOp.new(Ops.CAST, dtypes.index, (place,)))
+  ast = sink(store(dot((i, n), (j, 1)), load(3, x, at), i, j, size=rows * n))
+  assert count(check(ast, [order, numbers, x]), Ops.BARRIER) >= 2
+
+
 @pytest.mark.parametrize("value", [0, 1, 16, 21])
 def test_dynamic_ends(eager, value):
   x, y = normal(20, 21), normal(21, 20)

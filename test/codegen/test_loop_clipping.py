@@ -7,9 +7,8 @@ from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import row_blocks
 from tinygrad.codegen.nests import NestSchedule
-from tinygrad.codegen.primitives import split
 from tinygrad.helpers import PROCESS, Context
-from tinygrad.uop import AxisKind, Ops
+from tinygrad.uop import AxisKind
 from tinygrad.uop.affine import affine
 
 RNG = np.random.default_rng(3)
@@ -139,12 +138,10 @@ def test_laws_kill_mutants(mutant, fresh):
     chunks = row_blocks.chunks
     fresh.setattr(row_blocks, "chunks", lambda r, limit, *at: chunks(r, limit.plus(module.Affine(-64)), *at))
   else:  # what is stored ends early, and what is summed does not
-    limited, clip = NestSchedule.limited.fget, split.clip
+    made = NestSchedule.__init__
 
-    def of_parallel(k):
-      return k.replace(src=tuple(x for x in k.src if x.op is not Ops.CMPLT or x.src[0].arg[1] is not AxisKind.REDUCE))
+    def of_parallel(nest, label, stores, around, limits, *more):
+      made(nest, label, stores, around, {r: x for r, x in limits.items() if r.arg[1] is not AxisKind.REDUCE}, *more)
 
-    parallel = lambda nest: {r: x for r, x in limited(nest).items() if r.arg[1] is not AxisKind.REDUCE}  # noqa: E731
-    fresh.setattr(NestSchedule, "limited", property(parallel))
-    fresh.setattr(split, "clip", lambda k, ids: clip(of_parallel(k), ids))
+    fresh.setattr(NestSchedule, "__init__", of_parallel)
   assert not deviation(arrays(450), CAUSAL, np.tril(np.ones((450, 450), bool))) < 1e-3

@@ -22,6 +22,7 @@ from test_passes import X, masked_rows
 from test_random_kernels import Case
 
 from tinygrad.codegen import lower_kernel, nests
+from tinygrad.codegen.analysis.accesses import rereads
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.lower import passes
@@ -230,7 +231,7 @@ class Drawn:
     if names := [n for n in self.loops(nest) if n.count(".") < 3]:
       name, size = self.rng.choice(names), self.rng.choice((1, 2, 3, 4, 5, 7, 8, 16, 17))
       n, kind = nest.names[name].src[0], nest.names[name].arg[1]
-      overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not nest.rereads
+      overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not rereads(nest.kernel.src)
       nest.split(name, size, self.rng.choice(("peel", "mask", "clamp", *["overlap"] * overlap)))
 
   def reorder(self, nest: NestSchedule) -> None:
@@ -279,7 +280,7 @@ class Drawn:
 
 
 def folds(nest: NestSchedule) -> list[UOp]:
-  return nests.folds_of(nest.stores)
+  return nests.folds_of(nest.kernel.src)
 
 
 def around_fills(kernel: UOp) -> set[UOp]:
@@ -296,7 +297,13 @@ def around_fills(kernel: UOp) -> set[UOp]:
 
 def again(steps: dict[str, list[ScheduleStep]]) -> Heuristic:
   """A heuristic that does what another has noted."""
-  return lambda nest: nest.run(list(steps[nest.label]))
+
+  def heuristic(nest: NestSchedule) -> None:
+    nest.analyse()
+    for step in list(steps[nest.label]):
+      getattr(nest, step.name)(*step.args)
+
+  return heuristic
 
 
 def scheduled(ast: UOp, heuristic: Heuristic, target: Target = CPU) -> UOp:
@@ -360,7 +367,7 @@ def test_what_a_heuristic_has_noted_gives_the_same_code_again(block):
 
   def heuristic(nest: NestSchedule) -> None:
     kept.update(nest.room.steps)
-    if block and not nest.blocked and nest.analyse() and nest.main is not None:
+    if block and not nest.blocked and nest.analyse().main is not None:
       nest.accumulate("k0", block, "i0", "i1")
     schedule_cpu(nest)
 
@@ -506,7 +513,7 @@ def test_parts_of_an_operand_are_filled_where_their_own_loops_are_open():
 
 def nest_of(ast: UOp, target: Target = CPU) -> NestSchedule:
   room = Room(target, LoopIds(ast), lambda nest: None, {}, [], set())
-  nest = NestSchedule("0", ast.src, (), (), room, 0)
+  nest = NestSchedule("0", ast.src, (), {}, room, 0)
   nest.analyse()
   return nest
 
@@ -574,7 +581,7 @@ REFUSED = {
   "no threads": (SMALL, GRID, lambda n: n.bind("threads", "i0"), r"group has no threads\n  fix: launch it with some"),
   "clusters": (
     SMALL, GRID, lambda n: n.launch(1, 4, 2), r"2 groups, of which 1 make a cluster\n  fix: launch it with fewer"),
-  "lanes": (SMALL, GRID, lanes, r"another number of iterations than there are lanes\n  fix: split it"),
+  "lanes": (SMALL, GRID, lanes, r"loops of 11 iterations, for 4 threads\n  fix: split them"),
 }  # fmt: skip
 
 
@@ -588,7 +595,7 @@ def test_what_is_not_legal_is_refused(name):
 def test_memory_that_is_to_span_a_loop_of_no_fixed_length_is_refused():
   nest = nest_of(VARIABLE)
   (operand,) = nest.operands[0]
-  panel = stage.Panel(operand, (nest.loop("k0"),), 0, 0, 0, lambda stores: stores)
+  panel = stage.Panel(operand, (nest.loop("k0"),), (), 0, 0, lambda stores: stores)
   with pytest.raises(IllegalStep, match=r"memory has a fixed size, and a loop .* has none\n  fix: split that loop"):
     stage.stage_panels(nest.kernel, [panel], LoopIds(VARIABLE))
 

@@ -60,8 +60,9 @@ class Values:
     self.ids = ids
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
     self.memo: dict[Key, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
-    self.bits: dict[UOp, int] = {}  # by range
-    self.numbered: list[UOp] = []  # the ranges by the number of their bit
+    self.bits: dict[UOp, int] = {}  # by range, or FOLD
+    self.numbered: list[UOp] = []  # those by the number of their bit
+    self.fold_bits = 0
     self.deps_memo: dict[UOp, int] = {}
     self.read_memo: dict[UOp, frozenset[UOp]] = {}
     self.affine_memo: dict[UOp, Affine] = {}
@@ -81,7 +82,7 @@ class Values:
     return found
 
   def deps(self, u: UOp) -> int:
-    """The free ranges of `u`, as bits."""
+    """The free ranges of `u`, and the FOLDs that it is made of, itself included, as bits."""
     memo = self.deps_memo
     if (found := memo.get(u)) is not None:
       return found
@@ -91,8 +92,15 @@ class Values:
         d |= memo[s]
       for r in v.src[RANGES_FROM[v.op] :] if v.op in RANGES_FROM else ():
         d &= ~self.bit(r)
+      if v.op is Ops.FOLD:
+        d |= self.bit(v)
+        self.fold_bits |= self.bit(v)
       memo[v] = d
     return memo[u]
+
+  def loops(self, u: UOp) -> int:
+    """The free ranges alone."""
+    return self.deps(u) & ~self.fold_bits
 
   def ups(self, deps: int) -> list[UOp]:
     return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []

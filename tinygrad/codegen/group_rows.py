@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import folds_of, size
+from tinygrad.codegen.analysis.accesses import folds_of, rereads, size
 from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import bytes_of_row, indices, shared_rows
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -29,7 +29,6 @@ from tinygrad.uop.loop_ids import LoopIds
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
 BESIDE, THREAD = 24, 255  # registers of a thread beside what it holds of rows, and at most
-Ranges = tuple[UOp, ...]
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
 
 
@@ -141,9 +140,8 @@ def with_barriers(nests: Sequence[Sequence[UOp]], grid: Grid) -> Iterator[UOp]:
   """The stores of nests, and where one touches what threads have written or read in those before it, a barrier; in a
   loop that nests share, also where the next iteration begins, if threads have anything to tell one another."""
   written, touched, around, common = set[UOp](), set[UOp](), Ranges(), in_common(nests)
-  stored = {s.src[0].src[0] for nest in nests for s in nest if not is_own(s.src[0].src[0])}
   below = [UOp.sink(*nest).toposort() for nest in nests]
-  meet = any(u.op is Ops.LOAD and u.src[0].src[0] in stored for some in below for u in some)
+  meet = not all(map(is_own, rereads([s for nest in nests for s in nest])))
   for nest, some in zip(nests, below):
     here = {u.src[0] for u in some if u.op is Ops.INDEX and not is_own(u.src[0])}
     mine, before = here & {s.src[0].src[0] for s in nest}, around

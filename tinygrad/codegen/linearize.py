@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
@@ -27,7 +27,7 @@ from tinygrad.numerics.fragments import row_of_eight
 from tinygrad.numerics.lanes import running
 from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
 from tinygrad.ops.reduce import neutral
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
@@ -93,8 +93,6 @@ class Linearizer:
     self.values = v = Values(self.ids, self.fold, self.fill, target.threads)
     self.floor = 0  # how many of the open scopes are those of a grid, which no thread leaves
     self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the stores that are being emitted, by their ranges
-    self.fold_numbers: dict[UOp, int] = {}
-    self.folds_memo: dict[UOp, int] = {}
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
@@ -103,10 +101,7 @@ class Linearizer:
     self.fresh = set[UOp]()  # accumulators whose first term is all they have
     self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
-    stored = [s for stores in effects_of(kernel) for s in stores]
-    folds = [u for u in nodes if u.op is Ops.FOLD]
-    products = [u for u in nodes if u.op is Ops.MMA]
-    loops = [r for u in (*folds, *stored, *products) for r in u.src if r.op is Ops.RANGE]
+    loops = [r for u in nodes if u.op in RANGES_FROM for r in u.src[RANGES_FROM[u.op] :]]
     self.rest_of, self.begins = rests(nodes), beginnings(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] in COPIES))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
@@ -230,27 +225,13 @@ class Linearizer:
 
   def together(self, f: UOp) -> list[UOp]:
     """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
-    v, group, members, below = self.values, [f], self.fold_bit(f), self.folds_in(f)
+    v, group, members, below = self.values, [f], self.values.bit(f), self.values.deps(f)
     for g in self.folds.get(f.src[1:], ()):
-      if below & self.fold_bit(g) or v.deps(g) != v.deps(f):
-        continue
-      if not self.folds_in(g) & members:
+      if not below & v.bit(g) and not v.deps(g) & members and v.loops(g) == v.loops(f):
         group.append(g)
-        members |= self.fold_bit(g)
-        below |= self.folds_in(g)
+        members |= v.bit(g)
+        below |= v.deps(g)
     return group
-
-  def fold_bit(self, f: UOp) -> int:
-    return 1 << self.fold_numbers.setdefault(f, len(self.fold_numbers))
-
-  def folds_in(self, u: UOp) -> int:
-    """The FOLDs that a value is made of, itself included, as bits."""
-    for v in () if u in self.folds_memo else u.toposort(lambda v: v not in self.folds_memo):
-      found = self.fold_bit(v) if v.op is Ops.FOLD else 0
-      for s in v.src:
-        found |= self.folds_memo[s]
-      self.folds_memo[v] = found
-    return self.folds_memo[u]
 
   def fold(self, f: UOp, env: Env) -> None:
     """Emits the reduction `f`, in the outermost loop that knows its operands: written out where it has no loops, else
@@ -367,7 +348,7 @@ class Linearizer:
     v, out = self.values, list[UOp]()
     for f in ends:
       g = self.rest_of[f][0] if f in self.rest_of else None
-      if g is None or v.deps(g) != v.deps(f) or any(v.emitted(g, env) is not None for env in around):
+      if g is None or v.loops(g) != v.loops(f) or any(v.emitted(g, env) is not None for env in around):
         return []
       out.append(g)
     ups = prod(int(r.src[0].arg) for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)

@@ -71,7 +71,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   """Each nest as it is to be computed; `pairs`: in groups of two teams, where registers hold what rows have."""
   kernel, ids, grid, row = whole, LoopIds(whole), dict[str, UOp](), None
   stores, clipped = parts_of(whole)
-  limits = {} if target.threads else {x.src[0]: x for x in clipped}
+  limits = {} if target.threads else {x.src[0]: x.src[1] for x in clipped}
   if target.threads and have_nests(stores):
     kernel, grid, row = in_groups(stores, clipped, target, ids, pairs)
   room = Room(target, ids, heuristic, {}, [], {s.src[0].src[0] for s in stores}, grid, row)
@@ -85,7 +85,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   for i, nest in enumerate(nests):
     if i and {*nest[0].src[2:]} & around != {*nests[i - 1][0].src[2:]} & around:
       taken = most = start  # what others have filled ahead is read no more
-    mine = tuple(limits[r] for r in UOp.sink(*nest).toposort() if r in limits) if limits else ()
+    mine = {r: limits[r] for r in UOp.sink(*nest).toposort() if r in limits} if limits else {}
     schedule = NestSchedule(str(i), nest, around, mine, room, taken, most)
     out.append(schedule.scheduled_stores())
     most = max(most, schedule.taken)

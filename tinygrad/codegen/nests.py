@@ -1,18 +1,18 @@
 """A nest, stores that share their own loops, and how it is computed: a list of primitives.
 
 Loops have names: `i0`, `i1`, … the parallel ones, `k0`, … those of reductions, as they are met; a split of `x` makes
-`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data, which `NestSchedule.run` reads back."""
+`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data: a method's name and its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, stage_panels
+from tinygrad.codegen.primitives.stage import Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
@@ -24,7 +24,7 @@ from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
 
-Stores = tuple[UOp, ...]
+Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left to do (`clip_loops`)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 
 
@@ -76,51 +76,34 @@ class NestSchedule:
   """A nest and its loops by name. Each primitive makes of it one that computes the same, or raises IllegalStep."""
 
   def __init__(
-    self, label: str, stores: Stores, around: Collection[UOp], limits: Stores, room: Room, taken: int, most: int = 0
+    self, label: str, stores: Stores, around: Collection[UOp], limits: Limits, room: Room, taken: int, most: int = 0
   ) -> None:
     self.label, self.room, self.taken = label, room, taken
     self.most = most  # bytes of scratch memory that other nests take, one after the other
     self.around = tuple(r for r in stores[0].src[2:] if r in around)  # the outermost first
     own = [r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP]
     parallel = [r for r in own if all(r in s.src[2:] for s in stores)]
-    self.kernel = UOp.sink(*stores, *limits)
+    self.kernel = UOp.sink(*stores)
+    self.limited = limits
     self.parallel = tuple(parallel)
     self.names = {f"i{n}": r for n, r in enumerate(parallel)}
     self.grid = {**room.grid}  # the numbers of groups, threads and lanes, if they are threads of a grid
     self.versions: dict[UOp, list[Version]] = {}  # what is to take the place of loops,
     self.orders: list[dict[UOp, int]] = []  # and how they are to be nested
     self.operands: list[list[UOp]] = []  # what may be staged, each with its images in the parts of split loops
-    self.items: list[Item] = []
-    self.main: Item | None = None  # the reduction with the most work
+    self.a: Analysis
     self.fill: Fill | None = None  # if it is one
     self.stages = self.reading = 1  # blocks of memory for what is staged within a reduction, and those in use
     self.blocked = False  # its reduction is one of blocks already
     self.steps = room.steps[label] = []
     self.name_reductions()
 
-  @property
-  def stores(self) -> Stores:
-    return tuple(s for s in self.kernel.src if s.op is Ops.STORE)
-
-  @property
-  def rereads(self) -> bool:
-    """Whether what is stored is read, too."""
-    written = {s.src[0].src[0] for s in self.stores}
-    return any(u.op is Ops.LOAD and u.src[0].src[0] in written for s in self.stores for u in s.src[1].toposort())
-
-  @property
-  def limited(self) -> dict[UOp, UOp]:
-    """The loops that may end early, and from which iteration on nothing is left to do (`clip_loops`)."""
-    return {x.src[0]: x.src[1] for x in self.kernel.src if x.op is not Ops.STORE}
-
   def analyse(self) -> Analysis:
     """Strides and dependences. What may be staged is numbered by it."""
-    a = Analysis(self.stores, self.parallel)
-    self.items, folds = a.items, [i for i in a.items if i.fold is not None]
-    self.main = max(folds, key=lambda i: i.work, default=None)
-    self.operands = [[x] for x in dict.fromkeys(x for i in folds for x in operands_of(a, i))]
-    if self.grid and self.around and not folds:  # what comes anew with each block that nests share
-      read = dict.fromkeys(u for s in self.stores for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
+    self.a = a = Analysis(self.kernel.src, self.parallel)
+    self.operands = [[x] for x in dict.fromkeys(x for i in a.folds for x in operands_of(a, i))]
+    if self.grid and self.around and not a.folds:  # what comes anew with each block that nests share
+      read = dict.fromkeys(u for s in self.kernel.src for u in a.loads(s.src[1]) if self.around[-1] in u.loops)
       self.operands = [[u] for u in read if u.src[0].src[0].op is Ops.PARAM]
     return a
 
@@ -133,7 +116,7 @@ class NestSchedule:
 
   def name_reductions(self) -> None:
     known, n = set(self.names.values()), sum(name.startswith("k") for name in self.names)
-    for r in dict.fromkeys(r for f in folds_of(self.stores) for r in f.src[1:] if r not in known):
+    for r in dict.fromkeys(r for f in folds_of(self.kernel.src) for r in f.src[1:] if r not in known):
       self.names[f"k{n}"] = r
       n += 1
 
@@ -145,16 +128,11 @@ class NestSchedule:
   def note(self, name: str, *args: Any) -> None:
     self.steps.append(ScheduleStep(name, args))
 
-  def run(self, steps: Sequence[ScheduleStep]) -> None:
-    """Does what another has noted."""
-    self.analyse()
-    for step in steps:
-      getattr(self, step.name)(*step.args)
-
   def settle(self) -> None:
     """Makes the kernel of which the steps so far have spoken."""
     if self.versions or self.orders:
       made = Rebinding(self.kernel, self.versions, self.orders)
+      self.limited = {r: limit for r, limit in self.limited.items() if r not in self.versions}
       self.kernel, self.versions, self.orders = made.kernel, {}, []
       self.check_fills()
       self.operands = [list(dict.fromkeys(y for x in images for y in made.images(x))) for images in self.operands]
@@ -177,7 +155,7 @@ class NestSchedule:
     self.note("split", name, size, tail)
     r = self.loop(name)
     n = r.src[0].arg if static(r) else 0
-    if tail == "overlap" and (n < size or (n % size > 0 and (self.rereads or r.arg[1] is AxisKind.REDUCE))):
+    if tail == "overlap" and (n < size or (n % size > 0 and (rereads(self.kernel.src) or r.arg[1] is AxisKind.REDUCE))):
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
     self.versions[r], parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
@@ -226,7 +204,8 @@ class NestSchedule:
       numbers = [self.grid[n] for n in members.get(to, (to,)) if n in self.grid]
       if not numbers:
         raise IllegalStep(f"the group has no {to}", "launch it with some")
-      self.versions |= bind.among_lanes(loops, *numbers) if to == "lanes" else bind.bind(loops, *numbers)
+      for some in ([r] for r in loops) if to == "lanes" else (loops,):
+        self.versions |= bind.bind(some, *numbers)
 
   def within(self, *grid: str) -> None:
     """The stores are computed by these of the grid."""
@@ -245,7 +224,7 @@ class NestSchedule:
     self.note("stage", *panels)
     self.settle()
     together: dict[frozenset[UOp], list[Panel]] = {}
-    reducing = {r for f in folds_of(self.stores) for r in f.src[1:]}
+    reducing = {r for f in folds_of(self.kernel.src) for r in f.src[1:]}
     for spec in map(Staged._make, panels):
       for n, image in enumerate(self.operands[spec.operand]):
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
@@ -270,7 +249,7 @@ class NestSchedule:
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
     fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
     scheduled = self.scheduled(label, 1 << 62, fill=fill)
-    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
+    return Panel(image, (*outer,), (*inner,), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
 
   def inside(self, image: UOp) -> bool:
     """Whether it has to be filled within the innermost of the loops that nests share."""
@@ -319,13 +298,13 @@ class NestSchedule:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""
     self.note("accumulate", name, size, *dims)
     self.settle()
-    r, totals = self.loop(name), Totals(tuple(map(self.loop, dims)), self.taken)
-    if any(x.src[0].op is not Ops.CONST for x in (*totals.dims, r)):
+    r, loops, offset = self.loop(name), [*map(self.loop, dims)], self.taken
+    if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
-    f = next(f for f in folds_of(self.stores) if r in f.src[1:])
-    self.taken += totals.nbytes(f) * (1 + carries_rest(f))
+    f = next(f for f in folds_of(self.kernel.src) if r in f.src[1:])
+    self.taken += bytes_of_sums(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
-    self.kernel = accumulate(self.kernel, f, r, size, totals, self.room.ids, how)
+    self.kernel = accumulate(self.kernel, f, r, size, loops, offset, self.room.ids, how)
     self.blocked, self.operands = True, []
     self.names = {n: x for n, x in self.names.items() if x in self.parallel}
     self.name_reductions()
@@ -334,7 +313,7 @@ class NestSchedule:
     """Short reductions as chains of operations."""
     self.settle()
     made: dict[UOp, UOp] = {}
-    for f in folds_of(self.stores):
+    for f in folds_of(self.kernel.src):
       if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
         if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
@@ -350,7 +329,7 @@ class NestSchedule:
     """How a nest is computed that this one makes, beside memory that is taken."""
 
     def stores_of(stores: Stores) -> Stores:
-      nest = NestSchedule(label, stores, (), (), self.room, taken)
+      nest = NestSchedule(label, stores, (), {}, self.room, taken)
       nest.blocked, nest.grid, nest.fill = blocked, dict(self.grid), fill
       return nest.scheduled_stores()
 
@@ -360,4 +339,4 @@ class NestSchedule:
     """The stores as they are to be computed."""
     self.room.heuristic(self)
     self.settle()
-    return split.clip(self.kernel, self.room.ids).src
+    return split.clip(self.kernel, self.limited, self.room.ids).src

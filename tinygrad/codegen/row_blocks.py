@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.heuristics.cpu import CHUNK
+from tinygrad.codegen.primitives.split import split_loop
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target
@@ -16,7 +17,7 @@ from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -110,13 +111,11 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
         own = {x: ids.loop(x.src[0], x.arg[1]) for x in (*inside, *(x for x in s.src[2:] if x not in at))}
         where = substitute_free(substitute_free(s.src[0], at), own)
         out.append(UOp.new(Ops.STORE, dtypes.void, (where, start, *around, *own.values())))
-    number, last = divmod(size(r), sizes[r])
-    for count, base, block in ((number, 0, sizes[r]), (1, number * sizes[r], last)):
-      if count and block:
-        counter = (ids.loop(index(count), AxisKind.LOOP),) if count > 1 else ()
-        within = (ids.loop(index(block), AxisKind.LOOP),) if block > 1 else ()
-        here = Affine(base, {**dict.fromkeys(counter, block), **dict.fromkeys(within, 1)})
-        blocks(rest[1:], {**at, r: here.uop()}, (*around, *counter), (*inside, *within))
+    versions, parts = split_loop(r.replace(arg=(r.arg[0], AxisKind.LOOP)), sizes[r], None, ids)
+    for v in versions:
+      counter = tuple(x for x in v.loops if x is parts["o"])
+      within = tuple(x for x in v.loops if x is not parts["o"])
+      blocks(rest[1:], {**at, r: v.value}, (*around, *counter), (*inside, *within))
 
   blocks(rows, {}, (), ())
   return UOp.sink(*out, *ends)
@@ -145,7 +144,7 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
-  row = affine(row_major((r, size(r)) for r in inside), {})
+  row = iteration_of(inside)
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet

@@ -6,7 +6,8 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 
 from __future__ import annotations
 
-from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, size, static
+from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, rereads, size, static
+from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.row_blocks import parts_of, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
@@ -34,7 +35,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   whole = sum(i.cost() for i in items)
   chosen = {parts[0] for s in stores for f in s.toposort() if (parts := by_index(f, s.src[2:]))}
-  exact = bool(chosen) or overwrites(ast)
+  exact = bool(chosen) or any(p.arg.slot >= 0 for p in rereads(stores))  # no element may be computed twice
 
   def cost(r: UOp, pieces: int) -> float:
     """Of all pieces together."""
@@ -65,13 +66,6 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if n % pieces:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   own = (UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg),) if length > 1 else ()
-  moved = {r: own[0] + first if own else first}
-  loops = [tuple(y for x in s.src[2:] for y in (own if x is r else (x,))) for s in stores]
-  shared = (s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
-  return UOp.sink(*shared, *(substitute_free(x, moved) for x in limits))
-
-
-def overwrites(ast: UOp) -> bool:
-  """Whether the kernel reads memory that it writes: then no element may be computed twice."""
-  written = {p for s in parts_of(ast)[0] if (p := s.src[0].src[0]).arg.slot >= 0}
-  return any(u.op is Ops.LOAD and u.src[0].src[0] in written for u in ast.toposort())
+  moved = own[0] + first if own else first
+  shared = Rebinding(UOp.sink(*stores), {r: [Version(moved, own)]}).kernel.src
+  return UOp.sink(*shared, *(substitute_free(x, {r: moved}) for x in limits))

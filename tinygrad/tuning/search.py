@@ -17,7 +17,7 @@ from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
-from tinygrad.codegen.heuristics.cores import plan_product, reductions
+from tinygrad.codegen.heuristics.cores import plan_product
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
 from tinygrad.codegen.heuristics.gpu import (
   PLAIN,
@@ -62,7 +62,7 @@ class Nest:
   def __init__(self, nest: NestSchedule) -> None:
     self.nest, self.target, self.plan = nest, nest.room.target, plan_nest(nest)
     self.stages, self.operands, self.may_block = Stages(nest), list[UOp](), False
-    self.a, self.main = self.stages.a, nest.main
+    self.a, self.main = self.stages.a, self.stages.a.main
     self.over = () if self.main is None else self.main.over
     self.sizes = (*map(size, self.a.parallel), -len(self.over))
     if self.main is not None and self.stages.at_top(self.main):
@@ -118,7 +118,8 @@ class GridNest:
 
   def __init__(self, nest: NestSchedule) -> None:
     self.nest, self.plan = nest, plan_grid(nest)
-    self.a, self.main = nest.analyse(), nest.main
+    self.a = nest.analyse()
+    self.main = self.a.main
     self.sizes = (*map(size, nest.parallel), 0 if self.main is None else -len(self.main.over))
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:
@@ -144,7 +145,7 @@ class GridNest:
 
   def panels(self, threads: dict[UOp, int], copies: dict[UOp, int]) -> Stagings:
     room = min(self.nest.room.target.scratch, PLAIN)
-    return staged(self.nest, reductions(self.a), self.a, threads, copies, room)
+    return staged(self.nest, self.a.folds, self.a, threads, copies, room)
 
   def carry_out(self) -> None:
     Primitives(self.nest, self.plan).make()

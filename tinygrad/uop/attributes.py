@@ -59,7 +59,7 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
   op, dtype = u.op, u.dtype
   if op in _LEAVES:
     return _LEAVES[op](u)
-  if dtype is not dtypes.index and dtype is not dtypes.bool:
+  if dtype is not dtypes.index and dtype is not dtypes.bool and dtype is not dtypes.void:
     return dtypes.min(dtype), dtypes.max(dtype)
   whole = (False, True) if dtype is dtypes.bool else (-(1 << 62), 1 << 62)
   if not u.src or not all(dtypes.is_int(s.dtype) or s.dtype is dtypes.bool for s in u.src):

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.expressions import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.codegen.expressions import DIVIDES, LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency, prod
-from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
 
@@ -19,7 +18,6 @@ TURN = 5.0  # cost of a vector that comes from transposing a square of as many; 
 MOST_TRANSPOSED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
-DIVIDES = having(Trait.DIVIDES)
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
 INLINE = 9  # iterations of a reduction that is written out
 INLINE_NODES = 60  # of what it adds up
@@ -98,6 +96,12 @@ def folds_of(stores: Sequence[UOp]) -> list[UOp]:
   return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
 
 
+def rereads(stores: Sequence[UOp]) -> set[UOp]:
+  """The memory that is both written and read."""
+  read = {u.src[0].src[0] for u in UOp.sink(*stores).toposort() if u.op is Ops.LOAD}
+  return read & {s.src[0].src[0] for s in stores}
+
+
 def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
   if not all(map(static, fold.src[1:])) or (times := prod(map(size, fold.src[1:]))) > INLINE:
@@ -137,6 +141,8 @@ class Analysis:
     self.along = {r for x in stored for r, step in x.strides.items() if step == 1}
     self.data = set(UOp.sink(*values).toposort(lambda u: u.op is not Ops.INDEX and u.dtype is not dtypes.index))
     self.collect(None, values, outer, stored)
+    self.folds = [i for i in self.items if i.fold is not None]
+    self.main = max(self.folds, key=lambda i: i.work, default=None)  # the reduction with the most work
 
   def scan(self, root: UOp) -> frozenset[UOp]:
     """The ranges that `root` depends on."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, is_inlined, neighbours, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
@@ -54,14 +54,9 @@ def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
 
 def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
   """The product that a nest's only reduction is, if there is a core for it and it is large enough: the cheapest."""
-  folds = reductions(a)
-  if len(folds) != 1 or set(folds[0].ranges) != {*nest.parallel, *folds[0].over}:
+  if len(a.folds) != 1 or set(a.folds[0].ranges) != {*nest.parallel, *a.folds[0].over}:
     return None
-  return min(products(nest, a, folds[0]), key=lambda p: p.cost, default=None)
-
-
-def reductions(a: Analysis) -> list[Item]:
-  return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  return min(products(nest, a, a.folds[0]), key=lambda p: p.cost, default=None)
 
 
 def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
@@ -90,7 +85,7 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
 def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of operands that the core reads where a group has copied them, 16 bytes at once. Blocks overlap where they do not
   divide a loop, so nothing may read what is stored."""
-  target, again = nest.room.target, nest.rereads
+  target, again = nest.room.target, rereads(nest.kernel.src)
   for teams in range(1, core.teams + 1):
     block = teams * core.m, core.n
     parts = [divmod(size(r), x) for r, x in zip(loops, (*block, core.k))]

@@ -28,7 +28,7 @@ from tinygrad.codegen.analysis.accesses import (
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives.stage import LINE, Totals
+from tinygrad.codegen.primitives.stage import LINE, bytes_of_sums
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, prod, round_up
 from tinygrad.uop import Ops, UOp
@@ -111,24 +111,23 @@ def schedule_cpu(nest: NestSchedule) -> None:
 def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
   """Schedules a nest by a plan; what is left of it where its reduction is one of blocks, by the heuristic's."""
   if plan.block:
-    main = nest.main
-    assert main is not None
+    assert (main := nest.a.main) is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
-    dims = sorted(totals_of(main).dims, key=lambda r: r is v)
+    dims = sorted(dims_of_sums(main), key=lambda r: r is v)
     nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
     plan = plan_nest(nest)
   realise(nest, plan)
 
 
-def totals_of(main: Item) -> Totals:
-  """What the blocks of a reduction add up to, by its parallel loops."""
-  return Totals(tuple(r for r in main.ranges if r not in main.over), 0)
+def dims_of_sums(main: Item) -> Ranges:
+  """The parallel loops by which blocks of a reduction add up."""
+  return tuple(r for r in main.ranges if r not in main.over)
 
 
 def sums_fit(main: Item, stages: Stages) -> bool:
   """Whether there is room for what the blocks of a reduction add up to."""
   assert main.fold is not None
-  nbytes = totals_of(main).nbytes(main.fold)
+  nbytes = bytes_of_sums(main.fold, dims_of_sums(main))
   return all(map(static, main.ranges)) and stages.taken + nbytes <= stages.target.scratch // 4
 
 
@@ -187,7 +186,7 @@ def unroll(nest: NestSchedule, name: str, chained: bool = False) -> None:
 def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
   stages = Stages(nest)
-  a, target, main, most = stages.a, stages.target, nest.main, stages.most
+  a, target, main, most = stages.a, stages.target, stages.a.main, stages.most
 
   def total(v: UOp | None) -> float:
     return sum(i.work * stages.discount(i, v) for i in a.items)
@@ -210,9 +209,9 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
 
 def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) -> NestPlan:
   """The plan that follows from the vector's loop and the tiles."""
-  a, main, most = stages.a, nest.main, stages.most
+  a, main, most = stages.a, stages.a.main, stages.most
   folds, lanes = dict[Ranges, tuple[Ranges, Tile]](), [v]
-  for i in sorted((i for i in a.items[::-1] if i.fold is not None), key=lambda i: v in i.ranges):
+  for i in sorted((i for i in a.folds[::-1]), key=lambda i: v in i.ranges):
     along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
     folds[i.over] = fold_plan(i, along, most, tiles)  # of those in one loop, for what gives vectors
     lanes += folds[i.over][0][-1:] if folds[i.over][1].lanes > 1 else []
@@ -227,8 +226,8 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   """How many iterations of the reduction are a block, where its panels would not fit the cache, or where every step
   jumps to another page of memory; else 0."""
   assert main.fold is not None
-  target, totals = stages.target, totals_of(main)
-  if v not in totals.dims or not sums_fit(main, stages):
+  target, dims = stages.target, dims_of_sums(main)
+  if v not in dims or not sums_fit(main, stages):
     return 0
   panel = max((p.nbytes for p in panels if p.open_before > 0), default=0)
   first, last = main.over[0], main.over[-1]
@@ -243,8 +242,8 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    few = size(last) < 64 or prod(map(size, totals.dims)) < BLOCK_OUTPUTS
-    if first is not last or not far or few or totals.nbytes(main.fold) > room // 2:
+    few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
+    if first is not last or not far or few or bytes_of_sums(main.fold, dims) > room // 2:
       return 0
     length = max(FAR, size(last) // FAR_BLOCKS)
   return length

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, size, static
+from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, rereads, size, static
 from tinygrad.codegen.expressions import VECTOR
-from tinygrad.codegen.heuristics.cores import plan_product, reductions, schedule_member, schedule_product
+from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
@@ -34,26 +34,13 @@ Counts = Mapping[UOp, int]  # by loop
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPanel:
-  """What a group copies of operand number `operand` for one block of a reduction. `order`: the loops it depends on, by
-  their step in device memory, least first; neighbouring threads copy neighbours along the first, `vector` elements
-  each. `rows`: the same loops as they lie in local memory, innermost first, where a row has `row` elements."""
-
-  operand: int
-  order: tuple[UOp, ...]
-  vector: int
-  rows: tuple[UOp, ...]
-  row: int
-
-
-@dataclass(frozen=True, slots=True)
 class Staging:
   """A reduction in blocks: `length` iterations of its loop `cut`, and all of those of its loops after that. A group
   copies the `panels` of a block."""
 
   cut: UOp
   length: int
-  panels: tuple[GroupPanel, ...]
+  panels: tuple[Staged, ...]
   nbytes: int
 
 
@@ -100,29 +87,30 @@ class Primitives:
     self.names = {r: name for name, r in nest.names.items()}
     self.threads, self.lanes, self.unrolled = list[str](), list[str](), list[str]()
     # who reads the last element again is not to meet there who writes it
-    self.tail: Tail = "mask" if nest.grid and nest.rereads else "clamp"
+    self.tail: Tail = "mask" if nest.grid and rereads(nest.kernel.src) else "clamp"
 
   def make(self) -> None:
     nest, grid = self.nest, self.grid
     if not nest.grid:
       most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
-    shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
-    parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
+    shared = [(n, *self.parallel(r, n, grid.copies[r])) for r, n in grid.shared]
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
-        parts |= {r: [self.names[r]] for r in over}
         nest.split(self.names[staging.cut], staging.length)
-        parts[staging.cut] = [f"{self.names[staging.cut]}.i"]
       elif order:
         self.reduction(over, order, tile)
-    for r in grid.rest[-1:]:
-      parts[r] = [self.inner_loop(r, grid.copies.get(r, 1)), f"{self.names[r]}.i"]
+    for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
+      if grid.lanes == 1:
+        self.copies(self.names[r], grid.copies.get(r, 1))
+      else:
+        _, block, copies = self.parallel(r, grid.lanes, grid.copies.get(r, 1))
+        self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
-      stage_operands(nest, staging, {r: list(dict.fromkeys(x)) for r, x in parts.items()})
-    for r, n in grid.shared:
-      self.workers(shared[r][1], n, grid.copies[r] // self.vector(r, grid.copies[r]), self.threads)
-    nest.bind("groups", *(shared[r][0] for r, _ in grid.shared))
+      nest.stage(*staging.panels)
+    for n, _, block, copies in shared:
+      self.workers(block, n, copies, self.threads)
+    nest.bind("groups", *(outer for _, outer, _, _ in shared))
     nest.bind("threads", *self.threads)
     nest.bind("lanes", *self.lanes)
     for name in self.unrolled:
@@ -130,21 +118,21 @@ class Primitives:
     nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
-  def vector(self, r: UOp, copies: int) -> int:
-    return aligned_copies(r, copies, self.grid.beside.get(r, 4))
+  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str, int]:
+    vector = aligned_copies(r, copies, self.grid.beside.get(r, 4))
+    return self.blocks(self.names[r], number, copies, vector, self.tail)
 
-  def blocks(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
-    """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies those side by side lie
-    beside each other, the others `number` shares apart."""
-    name, vector = self.names[r], self.vector(r, copies)
+  def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str, int]:
+    """(the loop over blocks of `number` workers' shares, that within one, and how many of its iterations each worker
+    has). Of a worker's copies a `vector` lies side by side, the others `number` shares apart."""
     if vector > 1:
       self.nest.split(name, vector)
       self.unrolled.append(f"{name}.i")
       name = f"{name}.o"
     if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
-      return name, ""
-    self.nest.split(name, number * copies // vector, self.tail)
-    return f"{name}.o", f"{name}.i"
+      return name, "", 1
+    self.nest.split(name, copies // vector * number, tail)
+    return f"{name}.o", f"{name}.i", copies // vector
 
   def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
     """Shares out a block of number·copies iterations."""
@@ -166,29 +154,15 @@ class Primitives:
     """Its last loop, among the lanes if these come to it together: if it is of nothing that they share out already."""
     if order != over:
       self.nest.reorder(*(self.names[r] for r in order))
-    last, lanes, items = self.names[order[-1]], self.grid.lanes, [i for i in self.nest.items if i.over == over]
+    last, lanes, items = self.names[order[-1]], self.grid.lanes, [i for i in self.nest.a.items if i.over == over]
     apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
-      copies = max(tile.copies, vector)
-      if vector > 1:
-        self.nest.split(last, vector)
-        self.unrolled.append(f"{last}.i")
-        last = f"{last}.o"
-      self.nest.split(last, copies // vector * lanes, "clamp")
-      self.workers(f"{last}.i", lanes, copies // vector, self.lanes)
+      _, block, copies = self.blocks(last, lanes, max(tile.copies, vector), vector, "clamp")
+      self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
       along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
       self.copies(last, max(tile.copies, along))
-
-  def inner_loop(self, r: UOp, copies: int) -> str:
-    """The innermost of the loops that groups do not share out; the part of it that lanes do."""
-    if self.grid.lanes == 1:
-      self.copies(self.names[r], copies)
-      return ""
-    _, block = self.blocks(r, self.grid.lanes, copies)
-    self.workers(block, self.grid.lanes, copies // self.vector(r, copies), self.lanes)
-    return block
 
 
 def plan_grid(nest: NestSchedule) -> Grid:
@@ -198,17 +172,15 @@ def plan_grid(nest: NestSchedule) -> Grid:
   a = nest.analyse()
   if NOOPT:
     return Grid(tuple((r, 1) for r in ranges), dict.fromkeys(ranges, 1))
-  folds = reductions(a)
-  outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
-  main = max(folds, key=lambda i: i.work, default=None)
+  main, outer = a.main, [r for r in ranges if not a.folds or any(r in i.ranges for i in a.folds)]
   copies: Counts = {}
   lanes = 1
   outputs = int(prod(size(r) for r in outer))
-  along = contiguous(a.items, outer) if outer else None
+  along = contiguous(a.items, outer)
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
   stagings = Stagings()
   if main is not None:
-    held = sum(i.over == main.over for i in folds)
+    held = sum(i.over == main.over for i in a.folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
     few = 4 * outputs < FULL * target.busy  # too few for threads that read operands least
     most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4) if few else FULL)
@@ -223,9 +195,8 @@ def plan_grid(nest: NestSchedule) -> Grid:
     elif target.cooperates and tiles and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
-      stagings = staged(nest, folds, a, threads, copies, min(target.scratch, PLAIN))
-  elif ranges and outputs >= 8 * target.busy:
-    assert along is not None
+      stagings = staged(nest, a.folds, a, threads, copies, min(target.scratch, PLAIN))
+  elif along is not None and outputs >= 8 * target.busy:
     copies = {along: min(4, power_of_two(size(along) // 64))}
   if not stagings:
     threads = shares(None, axes, copies, target.group // lanes, target.group)
@@ -257,11 +228,11 @@ class KeptRow(NamedTuple):
 def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow | None:
   """What several reductions read along memory, or one and what is computed with it, one after the other."""
   over, memory, beside, wide = list[UOp](), list[UOp](), VECTOR, 1
-  for i in (*reductions(a), a.items[-1]):
+  for i in (*a.folds, a.items[-1]):
     own = [r for r in i.ranges if r not in outer]
     if len(own) > 1 or not all(map(static, own)) or (i.fold is not None and i.over != (*own,)):
       return None
-    values = [s.src[1] for s in nest.stores] if i.fold is None else i.fold.src[:1]
+    values = [s.src[1] for s in nest.kernel.src] if i.fold is None else i.fold.src[:1]
     row = {u for x in values for u in a.loads(x) if not a.deps[u].isdisjoint(own)}
     kept = (v for v in UOp.sink(*values).toposort() if v in row or (v.op is Ops.CAST and v.src[0] in row))
     wide = max([wide, *(ceildiv(v.dtype.itemsize, 4) for v in kept)]) if nest.room.target.cluster > 1 else 1
@@ -289,14 +260,13 @@ def staged(nest: NestSchedule, items: list[Item], a: Analysis, threads: Counts, 
 
 def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, lanes: int, stagings: Stagings) -> Grid:
   """The grid of so many threads and copies along each loop that threads share out. All else follows."""
-  ranges, folds = nest.parallel, reductions(a)
-  main = max(folds, key=lambda i: i.work, default=None)
+  ranges, main = nest.parallel, a.main
   lanes = 1 if stagings or main is None else lanes
-  along = contiguous(a.items, tuple(threads)) if threads else None
-  fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
+  along = contiguous(a.items, tuple(threads))
+  fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in a.folds}
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest, copies = [r for r in ranges if r not in threads], dict(copies)
-  last = contiguous(a.items, rest) if rest else None
+  last = contiguous(a.items, rest)
   if last is not None:
     copies[last] = aligned_copies(last, 4)
   every = {r: copies.get(r, 1) for r in ranges}
@@ -319,16 +289,15 @@ def plan_member(nest: NestSchedule) -> Grid:
   threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
   rows = tuple(r for r in nest.parallel if r is nest.room.row)
   own = tuple(r for r in nest.parallel if r not in rows)
-  folds = reductions(a)
-  last = contiguous(a.items, own) if own else None
+  last = contiguous(a.items, own)
   copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
   shared, stagings = dict.fromkeys(rows, threads), Stagings()
   if last is not None and static(last):
     copies[last] = aligned_copies(last, max(min(size(last) // lanes, 4), 1))
-    overs = {i.over for i in folds if set(i.ranges) >= {last, *i.over} and nest.room.target.cooperates}
-    contracted, room = [i for i in folds if i.over in overs], nest.room.target.scratch - nest.taken
+    overs = {i.over for i in a.folds if set(i.ranges) >= {last, *i.over} and nest.room.target.cooperates}
+    contracted, room = [i for i in a.folds if i.over in overs], nest.room.target.scratch - nest.taken
     stagings = staged(nest, contracted, a, shared | {last: lanes}, copies, room)
-  plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
+  plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in a.folds}
   return Grid(tuple(shared.items()), copies, lanes, True, (*sorted(own, key=lambda r: r is last),), plans, stagings)
 
 
@@ -422,7 +391,10 @@ def stage(
       break
   if not used or prod(size(r) for r in own) == 0 or prod(extents.get(r, 1) for r in own) < SHARED:
     return None
-  panels, offset = [], 0
+  panels, offset, parts = [], 0, dict[UOp, tuple[str, ...]]()
+  for r in known:  # of a block; what threads share out may be split into elements side by side before
+    name = nest.name_of(r)
+    parts[r] = (f"{name}.o.i", f"{name}.i") if r in threads else (f"{name}.i" if r is cut else name,)
   for x, loads in used.items():
     d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
     steps = {r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf) for r in d}
@@ -433,22 +405,10 @@ def stage(
     # where rows are written across, they are longer by 4, so that the writes meet in fewer banks of the memory
     wide = round_up(extents[rows[0]], 4) + 4 * (rows[0] is not order[0])
     offset += round_up(wide * int(prod(extents[r] for r in rows[1:])) * x.dtype.itemsize, 64)
-    panels.append(GroupPanel(nest.number_of(x), tuple(order), vector, tuple(rows), wide))
+    outer = tuple(part for r in rows[:0:-1] for part in parts[r])
+    panels.append(Staged(nest.number_of(x), outer, parts[rows[0]], wide, tuple(parts[r] for r in order), vector))
   offset += 64 * len(panels) + offset * (size(cut) % length if static(cut) else 1) // length  # what a block leaves over
   return Staging(cut, length, tuple(panels), offset) if offset <= room else None
-
-
-def stage_operands(nest: NestSchedule, staging: Staging, parts: Mapping[UOp, Sequence[str]]) -> None:
-  """`parts`: the loops within a block, and those of elements side by side."""
-
-  def names(loops: Sequence[UOp]) -> tuple[str, ...]:
-    return tuple(name for r in loops for name in parts[r])
-
-  panels = []
-  for p in staging.panels:
-    order = tuple(tuple(parts[r]) for r in p.order)
-    panels.append(Staged(p.operand, names(p.rows[:0:-1]), names(p.rows[:1]), p.row, order, p.vector))
-  nest.stage(*panels)
 
 
 def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
@@ -483,14 +443,14 @@ def least_step(item: Item, r: UOp) -> int | None:
   return min((abs(s) for x in item.accesses if (s := x.strides.get(r))), default=None)
 
 
-def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
+def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp | None:
   """The range along which the most accesses go in steps of one, weighted by how many elements they read: what is the
   same along a loop is read once."""
 
   def weight(r: UOp) -> int:
     return sum(int(prod(map(size, x.strides))) for i in items for x in i.accesses if x.strides.get(r) == 1)
 
-  return max(reversed(ranges), key=weight)
+  return max(reversed(ranges), key=weight, default=None)
 
 
 def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target) -> int:

@@ -34,14 +34,6 @@ def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   return versions
 
 
-def among_lanes(loops: Sequence[UOp], *lanes: UOp) -> dict[UOp, list[Version]]:
-  """Loops, of reductions or of what is computed with their results, each as the lanes, of one group or of all of a
-  cluster: as many, and in each another."""
-  if wrong := [r for r in loops if size(r) != prod(map(size, lanes))]:
-    raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
-  return {r: [Version(iteration_of(lanes).uop(), lanes)] for r in loops}
-
-
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
   """Whether it is the number of a thread among so many that come one after the other."""
   number, stride = Affine(0), 1
@@ -56,11 +48,9 @@ def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:
   """The kernel's stores within all of these loops. Where lanes are nothing to a store, the first of them has it."""
   stores = []
   for s in kernel.src:
-    if s.op is Ops.STORE:
-      where = s.src[0]
-      for r in threads:
-        if r not in s.src[2:]:
-          where = gated(where, UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))))
-      s = s.replace(src=(where, s.src[1], *threads, *(r for r in s.src[2:] if r not in threads)))
-    stores.append(s)
+    where = s.src[0]
+    for r in threads:
+      if r not in s.src[2:]:
+        where = gated(where, UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))))
+    stores.append(s.replace(src=(where, s.src[1], *threads, *(r for r in s.src[2:] if r not in threads))))
   return kernel.replace(src=tuple(stores))

@@ -145,7 +145,7 @@ class Rebinding:
     src = list[UOp]()
     for loops, run in itertools.groupby(u.src, lambda s: s.src[2:] if s.op is Ops.STORE else None):
       if loops is None:
-        src += (s if s.op is Ops.CMPLT else self.image(s, restricted(known, s.loops)) for s in run)
+        src += (self.image(s, restricted(known, s.loops)) for s in run)
         continue
       stores = list(run)
       for now, over, gate in self.combinations(loops, known):
@@ -153,7 +153,7 @@ class Rebinding:
           where, value = (self.image(x, restricted(now, x.loops)) for x in s.src[:2])
           where = where if gate is None else gated(where, gate)
           src.append(s.replace(src=(where, value, *over)))
-    return on_sources(u, tuple(x for x in src if x.op is not Ops.CMPLT or x.src[0] not in self.versions))
+    return on_sources(u, tuple(src))
 
 
 def restricted(known: Known, loops: frozenset[UOp]) -> Known:
@@ -179,8 +179,3 @@ def all_of(*gates: UOp | None) -> UOp | None:
 def gated(where: UOp, gate: UOp) -> UOp:
   """An INDEX that holds under one more condition."""
   return where.replace(src=(*where.src[:2], all_of(where.src[2] if len(where.src) > 2 else None, gate)))
-
-
-def effects_of(kernel: UOp) -> Iterator[Sequence[UOp]]:
-  """The lists of stores in a kernel, its own and those that fill memory for what is read."""
-  return ([s for s in u.src if s.op is Ops.STORE] for u in kernel.toposort() if u.op in GroupOp.Ordering)

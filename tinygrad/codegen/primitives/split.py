@@ -4,6 +4,7 @@ nothing left to do."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 from tinygrad.codegen.primitives import IllegalStep
@@ -95,8 +96,7 @@ def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:
   return [Version(new, (new,))], new
 
 
-def clip(kernel: UOp, ids: LoopIds) -> UOp:
-  """The kernel without limits: each loop that has one ends there."""
-  limits = (x.src for x in kernel.src if x.op is Ops.CMPLT)
-  shorter = {r: ids.loop(trips(limit, r.src[0], index(0), 1), r.arg[1]) for r, limit in limits}
+def clip(kernel: UOp, limits: Mapping[UOp, UOp], ids: LoopIds) -> UOp:
+  """Each loop that has a limit ends there."""
+  shorter = {r: ids.loop(trips(limit, r.src[0], index(0), 1), r.arg[1]) for r, limit in limits.items()}
   return Rebinding(kernel, {r: [Version(x, (x,))] for r, x in shorter.items()}).kernel if shorter else kernel

@@ -36,13 +36,13 @@ def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int = 0) -> UOp:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-  """What is to be staged: `operand`, with `loops` as the dims of its memory, the outermost first, of which the last
-  `within` are a row, of `row` elements if that is more than they have; `offset` bytes from the start of scratch memory.
-  `scheduled`: how it is filled. `tile`: it lies as a core reads it from there."""
+  """What is to be staged: `operand`, with the loops `outer` as the dims of its memory, the outermost first, and then
+  those of a row, `inner`, of `row` elements if that is more than they have; `offset` bytes from the start of scratch
+  memory. `scheduled`: how it is filled. `tile`: it lies as a core reads it from there."""
 
   operand: UOp
-  loops: tuple[UOp, ...]
-  within: int
+  outer: tuple[UOp, ...]
+  inner: tuple[UOp, ...]
   row: int
   offset: int
   scheduled: Scheduled
@@ -51,29 +51,30 @@ class Panel:
   reading: int = 1  # of the blocks, those that may still be read when another is filled
 
   @property
+  def loops(self) -> tuple[UOp, ...]:
+    return *self.outer, *self.inner
+
+  @property
   def around(self) -> list[UOp]:
     """The loops of reductions in which it is filled."""
     return [r for r in self.operand.loops if r not in self.loops and r.arg[1] is AxisKind.REDUCE]
 
   @property
-  def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
-    """(the dims of rows, those within one, its elements)"""
-    outer, inner = (self.loops[: len(self.loops) - self.within], self.loops[len(self.loops) - self.within :])
-    return outer, inner, max(int(prod(map(size, inner))), self.row)
+  def elements(self) -> tuple[int, int]:
+    """(rows, elements of each)"""
+    return int(prod(map(size, self.outer))), max(int(prod(map(size, self.inner))), self.row)
 
   @property
   def place(self) -> UOp:
-    outer, inner, row = self.rows
-    at, within = iteration_of(outer), iteration_of(inner)
+    at, within, (rows, row) = iteration_of(self.outer), iteration_of(self.inner), self.elements
     if self.tile:
-      return affine(swizzled(at.uop(), within.uop(), int(prod(map(size, outer)))), {}).uop()
+      return affine(swizzled(at.uop(), within.uop(), rows), {}).uop()
     return at.scaled(row).plus(within).uop()
 
   @property
   def nbytes(self) -> int:
-    outer, _, row = self.rows
-    row = round_up(row, WIDTH) if self.tile else row
-    return round_up(int(prod(map(size, outer))) * row * self.operand.dtype.itemsize, LINE)
+    rows, row = self.elements
+    return round_up(rows * (round_up(row, WIDTH) if self.tile else row) * self.operand.dtype.itemsize, LINE)
 
 
 def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
@@ -103,42 +104,37 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   return rebuild(kernel, on_sources, made)
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-  """Where in scratch memory sums so far lie: `dims`, the loops on which they depend, the outermost first."""
-
-  dims: tuple[UOp, ...]
-  offset: int
-
-  def nbytes(self, f: UOp) -> int:
-    return round_up(int(prod(map(size, self.dims))) * f.dtype.itemsize, LINE)
+def bytes_of_sums(f: UOp, dims: Sequence[UOp]) -> int:
+  """Of a result of the reduction `f` for all iterations of these loops."""
+  return round_up(int(prod(map(size, dims))) * f.dtype.itemsize, LINE)
 
 
 def accumulate(
-  kernel: UOp, f: UOp, r: UOp, length: int, totals: Totals, ids: LoopIds, scheduled: Sequence[Scheduled]
+  kernel: UOp, f: UOp, r: UOp, length: int, dims: Sequence[UOp], offset: int, ids: LoopIds, how: Sequence[Scheduled]
 ) -> UOp:
   """The reduction `f` in blocks of `length` iterations of its loop r, which is taken out of all that f depends on: in
-  it a block adds to what there is in memory. `scheduled`: how it is begun, what a block adds, and the rest."""
+  it a block adds to what there is in memory, `offset` bytes from its start, by the loops `dims` on which f depends, the
+  outermost first. `how`: how it is begun, what a block adds, and the rest."""
   dtype, careful = f.dtype, carries_rest(f)
-  place = iteration_of(totals.dims).uop()
+  place = iteration_of(dims).uop()
   zero = UOp.const(dtype, 0)
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
     """Of the sums, and of what additions have lost."""
-    offsets = [totals.offset + i * totals.nbytes(f) for i in range(1 + careful)]
+    offsets = [offset + i * bytes_of_sums(f, dims) for i in range(1 + careful)]
     return [UOp.new(Ops.INDEX, dtype, (scratch(dtype, o, ids), substitute_free(place, own))) for o in offsets]
 
   def stores(values: Sequence[UOp], own: dict[UOp, UOp], *around: UOp) -> Stores:
     to = zip(places(own), values)
     return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
 
-  own = own_loops(totals.dims, ids)
-  effects = [*scheduled[0](stores([neutral(f), zero][: 1 + careful], own))]
+  own = own_loops(dims, ids)
+  effects = [*how[0](stores([neutral(f), zero][: 1 + careful], own))]
   whole, rest = divmod(size(r), length)
-  for count, base, n, how in ((whole, 0, length, scheduled[1]), (1, whole * length, rest, scheduled[2])):
+  for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, block = own_loops(totals.dims, ids), ids.loop(index(count), AxisKind.REDUCE) if count > 1 else None
+    own, block = own_loops(dims, ids), ids.loop(index(count), AxisKind.REDUCE) if count > 1 else None
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
     at = Affine(base, {inner[r]: 1} if block is None else {inner[r]: 1, block: n}).uop()
     part = substitute_free(f.src[0], {**inner, r: at, **own})
@@ -149,7 +145,7 @@ def accumulate(
       values = fast_two_sum(old[0], UOp.new(Ops.ADD, dtype, (part, old[1])), zero, UOp.new)
     else:
       values = (UOp.new(f.arg, dtype, (old[0], part)),)
-    effects += how(stores(values, own, *(() if block is None else (block,))))
+    effects += scheduled(stores(values, own, *(() if block is None else (block,))))
   filled = [w.replace(src=(UOp.new(Ops.AFTER, dtype, (w.src[0], *effects)), w.src[1])) for w in places({})]
   reads = [UOp.new(Ops.LOAD, dtype, (w,)) for w in filled]
   total = reads[0] if len(reads) == 1 else UOp.new(Ops.ADD, dtype, tuple(reads))
