@@ -103,6 +103,9 @@ def test_ties_of_a_running_extremum_give_the_gradient_to_the_place_shown(name, c
 
 
 def test_normalize():
+  # powers and roots of infinite degree are 0, 1 and inf: x was left as it is
+  check(lambda x: x.normalize(math.inf, 0), lambda x: x / abs(x).max(0, keepdims=True), normal(1, (2, 3)))
+  check(lambda x: x.normalize(-math.inf), lambda x: x / abs(x).min(1, keepdims=True), normal(1, (2, 3)))
   check(lambda x: x.normalize(dim=1), lambda x: x / np.sqrt((x**2).sum(1, keepdims=True)), normal(1, (2, 3)))
 
 

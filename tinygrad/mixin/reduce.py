@@ -216,16 +216,19 @@ class Reduce(Creation):
 
   @in_float32
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-    """x over its p-norm along `dim` (at least eps).
+    """x over its p-norm along `dim` (at least eps): of p = inf the greatest size, of -inf the least.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([[3.0, 4.0]]).normalize().numpy().round(3))
       [[0.6 0.8]]
     """
-    sizes = self.abs().pow(p) if p else self.ne(0).cast(self.dtype)
-    norm = sizes.sum(dim, keepdim=True)
-    return self.div((norm.pow(1 / p) if p else norm).maximum(eps))
+    if math.isinf(p):
+      norm = self.abs().max(dim, keepdim=True) if p > 0 else self.abs().min(dim, keepdim=True)
+    else:
+      norm = (self.abs().pow(p) if p else self.ne(0).cast(self.dtype)).sum(dim, keepdim=True)
+      norm = norm.pow(1 / p) if p else norm
+    return self.div(norm.maximum(eps))
 
   # ---- softmax
 
