@@ -510,6 +510,8 @@ class Tensor(NN, metaclass=_Training):
     alone = computed and done.op is Ops.BUFFER and not program_order.views(done)
     return to_numpy_once(done) if alone else to_numpy(done)
 
+  __array_priority__ = 1000  # numpy leaves `number * tensor` to the tensor, and its gradient with it
+
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
     """What numpy's functions take of a tensor: `numpy()`. ValueError for copy=False."""
     if copy is False:
@@ -656,7 +658,8 @@ class Tensor(NN, metaclass=_Training):
   # ---- assignment
 
   def replace(self, x: Tensor) -> Self:
-    """This tensor now stands for x's value, whose type it takes; the shapes must agree. ValueError for another shape.
+    """This tensor now stands for x's value, whose type it takes; the shapes must agree. ValueError for another shape,
+    TypeError for what is no tensor.
     Shape: `(..), (..) -> (..)`.
 
     Examples:
@@ -664,6 +667,8 @@ class Tensor(NN, metaclass=_Training):
       >>> x.replace(Tensor([2.0])).tolist()
       [2.0]
     """
+    if not isinstance(x, Tensor):
+      raise TypeError(f"replace: takes a tensor, not {type(x).__name__}\n  fix: Tensor(x), or x.assign")
     if x.shape != self.shape:
       mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
     self.uop, self.follows = x.uop, x.follows
