@@ -57,6 +57,8 @@ def test_argmax_and_argmin(axis, dtype):
 
 
 def test_argmax_edges():
+  assert Tensor.ones(2**31 + 2).argmax().dtype is Tensor.ones(2, 2**31 + 2).argmin(1).dtype is dtypes.int64
+  assert Tensor.ones(2**31 - 1).argmax().dtype is dtypes.int32
   close(Tensor([[1.0, 3.0]]).argmax(1, keepdim=True), [[1]])
   close(Tensor([False, True]).argmin(), 0)
   close(Tensor([-(2**31), 5]).argmin(), 0)

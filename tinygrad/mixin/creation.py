@@ -165,7 +165,7 @@ class Creation(Math):
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
     element as arguments are read at once, for the length depends on them. ValueError for a step of 0, and for what is
-    not finite.
+    not finite; OverflowError for integers that the type does not hold.
     Shape: `-> (n)`.
 
     Examples:
@@ -185,6 +185,8 @@ class Creation(Math):
     d = to_dtype(dtype or (dtypes.default_float if has_float else dtypes.default_int))
     symbolic = any(isinstance(x, UOp) for x in (start, stop, step))
     n = ceildiv(stop - start, step) if not has_float else math.ceil((stop - start) / step)
+    for end in (start, start + (n - 1) * step) if not symbolic and n > 0 else ():
+      check_holds(d, end)
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
 
   @classmethod

@@ -300,7 +300,8 @@ class Reduce(Creation):
 
   @also_named(dim="axis", keepdims="keepdim")
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-    """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
+    """The position of the (first) greatest element, int32 (int64 among 2**31 and more); without an axis in the
+    flattened tensor.
     Shape: `(..) -> (..) without axis`.
 
     Examples:
@@ -319,7 +320,8 @@ class Reduce(Creation):
     if dtypes.is_float(self.dtype):
       hit = hit.bitwise_or(self.isnan())
     n = self.shape[dim]
-    return hit.where(self.arange(n)._lined(dim, self.ndim), n).min(dim, keepdim)
+    places = self.arange(n, dtype=dtypes.int64 if isinstance(n, int) and n > dtypes.max(dtypes.int32) else None)
+    return hit.where(places._lined(dim, self.ndim), n).min(dim, keepdim)
 
   def _check_some(self, name: str, axis: int | None) -> None:
     """ValueError where a position is asked for among no elements."""
