@@ -278,11 +278,11 @@ class Tensor(NN, metaclass=_Training):
         rule = f"shard: the placement says already how dims are cut, beside it axis={axis!r} is one too many"
         refuse(rule, f"x.shard(placement.devices, axis={axis!r})", describe(self.uop), show_placement(devices))
       return self._at(devices)
-    if isinstance(devices, str):
-      if axis is None:
-        return self.to(devices)  # what a Sharding over one device is
-      rule = f"shard: needs a sequence of devices, got {devices!r}"
-      refuse(rule, f"x.to({devices!r})", describe(self.uop), error=ShardTypeError)
+    if isinstance(devices, str) and axis is None:
+      return self.to(devices)  # what a Sharding over one device is
+    if isinstance(devices, (str, P)):
+      fix = f"x.to({devices!r})" if isinstance(devices, str) else f"x.shard(mesh, {devices!r})"
+      refuse(f"shard: needs a sequence of devices, got {devices!r}", fix, describe(self.uop), error=ShardTypeError)
     if (number := as_index(axis)) is not None and not -self.ndim <= number < self.ndim:
       mesh, last = "mesh" if isinstance(devices, Mesh) else "devices", f", axis={self.ndim - 1}" if self.ndim else ""
       rule = f"shard: dim {number} is out of range, the tensor of shape {self.shape} has {self.ndim} dims"
