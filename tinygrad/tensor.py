@@ -278,11 +278,11 @@ class Tensor(NN, metaclass=_Training):
         rule = f"shard: the placement says already how dims are cut, beside it axis={axis!r} is one too many"
         refuse(rule, f"x.shard(placement.devices, axis={axis!r})", describe(self.uop), show_placement(devices))
       return self._at(devices)
-    if isinstance(devices, str):
-      if axis is None:
-        return self.to(devices)  # what a Sharding over one device is
-      rule = f"shard: needs a sequence of devices, got {devices!r}"
-      refuse(rule, f"x.to({devices!r})", describe(self.uop), error=ShardTypeError)
+    if isinstance(devices, str) and axis is None:
+      return self.to(devices)  # what a Sharding over one device is
+    if isinstance(devices, (str, P)):
+      fix = f"x.to({devices!r})" if isinstance(devices, str) else f"x.shard(mesh, {devices!r})"
+      refuse(f"shard: needs a sequence of devices, got {devices!r}", fix, describe(self.uop), error=ShardTypeError)
     if (number := as_index(axis)) is not None and not -self.ndim <= number < self.ndim:
       mesh, last = "mesh" if isinstance(devices, Mesh) else "devices", f", axis={self.ndim - 1}" if self.ndim else ""
       rule = f"shard: dim {number} is out of range, the tensor of shape {self.shape} has {self.ndim} dims"
@@ -510,6 +510,8 @@ class Tensor(NN, metaclass=_Training):
     alone = computed and done.op is Ops.BUFFER and not program_order.views(done)
     return to_numpy_once(done) if alone else to_numpy(done)
 
+  __array_priority__ = 1000  # numpy leaves `number * tensor` to the tensor, and its gradient with it
+
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
     """What numpy's functions take of a tensor: `numpy()`. ValueError for copy=False."""
     if copy is False:
@@ -656,7 +658,8 @@ class Tensor(NN, metaclass=_Training):
   # ---- assignment
 
   def replace(self, x: Tensor) -> Self:
-    """This tensor now stands for x's value, whose type it takes; the shapes must agree. ValueError for another shape.
+    """This tensor now stands for x's value, whose type it takes; the shapes must agree. ValueError for another shape,
+    TypeError for what is no tensor.
     Shape: `(..), (..) -> (..)`.
 
     Examples:
@@ -664,6 +667,8 @@ class Tensor(NN, metaclass=_Training):
       >>> x.replace(Tensor([2.0])).tolist()
       [2.0]
     """
+    if not isinstance(x, Tensor):
+      raise TypeError(f"replace: takes a tensor, not {type(x).__name__}\n  fix: Tensor(x), or x.assign")
     if x.shape != self.shape:
       mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
     self.uop, self.follows = x.uop, x.follows

@@ -348,12 +348,17 @@ def test_what_is_refused(tok: Tokenizer):
     engine.submit(Request([1] * 13), Heard())
   with pytest.raises(TokenError, match="token 300 is not in the vocabulary"):
     engine.submit(Request([300]), Heard())
-  for _ in range(2):
-    engine.submit(Request([1]), Heard())
+  for _ in range(2 + len(engine.slots)):  # for which there is a free slot does not wait
+    job = engine.submit(Request([1]), Heard())
   with pytest.raises(QueueFull, match=r"2 requests wait already\n  fix: ask again later"):
     engine.submit(Request([1]), Heard())
-  engine.step()
+  job.cancel()  # nor does what was cancelled
   engine.submit(Request([1]), Heard())
+  with pytest.raises(QueueFull, match="2 requests wait already"):
+    engine.submit(Request([1]), Heard())
+  engine.step()
+  with pytest.raises(QueueFull, match="2 requests wait already"):
+    engine.submit(Request([1]), Heard())
   engine.close()
   with pytest.raises(QueueFull, match="the engine is closed"):
     engine.submit(Request([1]), Heard())

@@ -257,6 +257,9 @@ MISTAKES = {
   "shard_over_a_name": Mistake(
     lambda s: s.x.shard("CPU:1", axis=0), "got 'CPU:1'", "x.to('CPU:1')", kind=ShardTypeError
   ),
+  "shard_by_a_spec_alone": Mistake(
+    lambda s: s.x.shard(P("dp")), r"got P\('dp'\)", "x.shard(mesh, P('dp'))", kind=ShardTypeError
+  ),
   "to_a_mesh": Mistake(lambda s: s.x.to(s.mesh), "not how dims are cut", "Sharding(mesh)", at, ShardTypeError),
   "on_a_mesh": Mistake(
     lambda s: Tensor.ones(4, 4, device=s.mesh), "not how dims are cut", "Sharding(mesh)", at, ShardTypeError

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, dtypes, nn
+from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, dtypes, jvp, nn
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -178,7 +178,7 @@ MISTAKES = [
   ("slice_of_a_variable_by_2", lambda: ones(4)[: Variable("n", 1, 4).bind(2) : 2], IndexError, ["step 1", "fix: "]),
   ("two_ellipses", lambda: ones(3)[..., ...], IndexError, ["has 2", "fix: write :"]),
   ("one_hot_of_none", lambda: Tensor([0]).one_hot(0), ValueError, ["one_hot", "got 0", "fix: "]),
-  ("orthogonal_vector", lambda: ones(3).newton_schulz(1, (1.0,)), ValueError, [r"\(3,\)", r"fix: .*reshape\(1, -1\)"]),
+  ("orthogonal_vector", lambda: ones(3).newton_schulz(1, (1.0,)), ValueError, [r"\[3\]", r"fix: .*reshape\(1, -1\)"]),
   ("einsum_dims", lambda: Tensor.einsum("ijk->i", ones(2, 3)), ValueError, ["'ijk' names 3", "fix: name 2"]),
   ("clamp_to_nothing", lambda: ones(3).clamp(), ValueError, ["neither", r"fix: .*x.clamp\(0\)"]),
   ("rearrange_parentheses", lambda: ones(3).rearrange("(a -> a"), ValueError, [r"'\(a", "fix: close"]),
@@ -204,6 +204,39 @@ MISTAKES = [
   ("length_of_a_number", lambda: len(Tensor(1.0)), TypeError, ["0-d", r"fix: x.reshape\(1\)"]),
   ("int_of_inf", lambda: Tensor.full((2,), float("inf"), dtype="int32"), ValueError, ["inf", "fix: a finite"]),
   ("complex_array", lambda: Tensor(np.ones(2, np.complex64)), TypeError, ["complex64", "fix: array.astype"]),
+  ("cat_of_none", lambda: Tensor.cat([]), ValueError, ["cat: no tensors", "fix: "]),
+  ("stack_of_none", lambda: Tensor.stack([]), ValueError, ["stack: no tensors", "fix: "]),
+  ("stack_with_a_number", lambda: ones(2).stack(3), TypeError, ["stack: cannot join int", r"fix: .*Tensor\(x\)"]),
+  ("cat_of_numbers", lambda: Tensor.cat([1, ones(2)]), TypeError, ["cat: cannot join int", r"fix: .*Tensor\(x\)"]),
+  ("repeat_negative", lambda: ones(2, 3).repeat(2, -1), ValueError, [r"repeat: \(2, -1\)", "fix: .*0"]),
+  ("interleave_negative", lambda: ones(2).repeat_interleave(-1), ValueError, ["repeat_interleave: .*-1", "fix: .*0"]),
+  ("arange_to_inf", lambda: Tensor.arange(float("inf")), ValueError, ["arange: .*inf", "fix: finite"]),
+  ("arange_to_nan", lambda: Tensor.arange(0, float("nan")), ValueError, ["arange: .*nan", "fix: finite"]),
+  ("linspace_of_half_a_step", lambda: Tensor.linspace(0, 1, 2.5), TypeError, ["linspace: .*2.5", "fix: .*integer"]),
+  ("triangle_of_a_vector", lambda: ones(3).tril(), ValueError, ["tril: needs matrices", r"\[3\]", "fix: "]),
+  ("upper_triangle_of_a_number", lambda: Tensor(1.0).triu(), ValueError, ["triu: needs matrices", "fix: "]),
+  ("replace_by_a_number", lambda: ones(2).replace(3), TypeError, ["replace: .*not int", r"fix: .*assign"]),
+  ("nll_loss_of_a_vector", lambda: ones(3).nll_loss(Tensor(1)), ValueError, ["nll_loss: .*classes", r"\[3\]", "fix: "]),
+  ("einsum_with_a_number", lambda: Tensor.einsum("i,->i", ones(2), 3), TypeError, ["einsum: .*int", r"fix: Tensor\("]),
+  ("einsum_of_a_number", lambda: Tensor.einsum("", 3), TypeError, ["einsum: .*int", r"fix: Tensor\("]),
+  ("scatter_of_a_word", lambda: ones(2).scatter(0, Tensor([0]), "a"), TypeError, ["scatter: .*str", "fix: "]),
+  (
+    "selected_by_numbers",
+    lambda: ones(3).masked_select(Tensor([0, 2, 1])),
+    TypeError,
+    ["masked_select: the mask must be a bool tensor", r"int32\[3\]", r"fix: .*!= 0"],
+  ),
+  ("convolution_without_a_kernel", lambda: nn.Conv2d(3, 4, 0), ValueError, ["Conv2d: .*kernel_size", "fix: "]),
+  ("convolution_in_groups", lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, ["Conv2d: .*groups=2", "fix: .*1"]),
+  ("convolution_out_of_groups", lambda: nn.Conv2d(4, 3, 3, groups=2), ValueError, ["Conv2d: .*groups=2", "fix: .*1"]),
+  ("no_groups_of_a_convolution", lambda: nn.Conv1d(4, 3, 3, groups=0), ValueError, ["Conv2d: .*groups=0", "fix: "]),
+  (
+    "transposed_in_groups",
+    lambda: nn.ConvTranspose2d(4, 3, 3, groups=2),
+    ValueError,
+    ["ConvTranspose2d: .*groups=2", "fix: .*1"],
+  ),
+  ("jvp_of_a_tensor", lambda: jvp(lambda x: x, logits(), logits()), TypeError, ["jvp: .*tuple", r"fix: .*\(x,\)"]),
   ("unknown_setting", lambda: Context(DEBUGG=2), ValueError, ["'DEBUGG'", "fix: DEBUG"]),
 ]
 

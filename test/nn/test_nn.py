@@ -26,6 +26,11 @@ def test_linear():
   assert nn.Linear(3, 4, bias=False).bias is None
 
 
+def test_a_linear_layer_of_no_features_is_its_bias():
+  layer = nn.Linear(0, 3)  # its weights' bound was 1 / 0; PyTorch's is 0
+  assert layer(Tensor.ones(2, 0)).tolist() == [[0.0] * 3] * 2 and layer.weight.shape == (3, 0)
+
+
 def test_conv_shapes_and_same_padding():
   assert nn.Conv2d(2, 4, 3)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 3, 3)
   assert nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, bias=False)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 3, 3)

@@ -90,6 +90,10 @@ def test_arange(args):
 def test_arange_types_and_linspace():
   assert Tensor.arange(3, dtype=dtypes.float16).dtype is dtypes.float16
   close(Tensor.arange(2**40, 2**40 + 3, dtype=dtypes.int64), np.arange(2**40, 2**40 + 3))
+  close(Tensor.arange(2**31 - 2, 2**31), [2**31 - 2, 2**31 - 1])
+  for args, dtype in (((2**40, 2**40 + 3), None), ((2**31 + 1,), None), ((-1, 2), "uint8"), ((0, 300, 299), "uint8")):
+    with pytest.raises(OverflowError, match=r'(?s) is no u?int\d+, which holds.*fix: .*dtype="int64"'):
+      Tensor.arange(*args, dtype=dtype)  # they wrapped: 2**40 was 0
   close(Tensor.linspace(0, 1, 5), np.linspace(0, 1, 5, dtype=np.float32))
   close(Tensor.linspace(3, 5, 1), np.array([3], np.float32))
   assert Tensor.linspace(0, 1, 0).shape == (0,)
@@ -456,7 +460,7 @@ def test_numbers_that_a_type_does_not_hold_are_refused():
     (lambda: 300 - u, "sub: 300 is no uint8"),
     (lambda: (u > 3).where(u, 300), "where: 300 is no uint8"),
     (lambda: u.pad((1, 1), value=300), "pad: 300 is no uint8"),
-    (lambda: u.scatter(0, Tensor([0]), 300), "300 is no uint8"),
+    (lambda: u.scatter(0, Tensor([0]), 300), "scatter: 300 is no uint8"),
     (lambda: Tensor([3]) * 2**31, "mul: 2147483648 is no int32"),
   ]:
     with pytest.raises(OverflowError, match=f"(?s)^{said}.*\n  fix: "):

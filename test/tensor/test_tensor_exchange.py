@@ -123,3 +123,16 @@ def test_elements_cannot_be_deleted():
   x = Tensor([1, 2])
   with pytest.raises(TypeError, match=r"does not support deleting(.|\n)*Tensor.cat"):
     del x[0]
+
+
+def test_a_number_of_numpys_beside_a_tensor_gives_a_tensor_on_either_side():
+  """numpy took the tensor for an array: what came out had no gradient, and so had all that was computed of it."""
+  x = Tensor([1.0, 4.0], requires_grad=True)
+  for number in (np.float64(2.0), np.float32(2.0), np.sqrt(4), np.int64(2)):
+    for y, want in ((number * x, [2, 8]), (number - x, [1, -2]), (number / x, [2, 0.5]), (number**x, [2, 16])):
+      assert isinstance(y, Tensor) and y.dtype is x.dtype and y.tolist() == want
+    assert (number < x).tolist() == [False, True] and (number == x).tolist() == [False, False]
+  assert (np.float64(3.0) * x).sum().gradient(x)[0].tolist() == [3.0, 3.0]
+  with pytest.raises(TypeError, match=r"mul: cannot use ndarray as an operand\n  fix: wrap it, e.g. Tensor\(x\)"):
+    _ = np.ones(2) * x  # as x * np.ones(2) is
+  assert isinstance(np.sin(x), np.ndarray) and np.add(np.ones(2), x).tolist() == [2.0, 5.0]  # asked for by name

@@ -57,6 +57,8 @@ def test_argmax_and_argmin(axis, dtype):
 
 
 def test_argmax_edges():
+  assert Tensor.ones(2**31 + 2).argmax().dtype is Tensor.ones(2, 2**31 + 2).argmin(1).dtype is dtypes.int64
+  assert Tensor.ones(2**31 - 1).argmax().dtype is dtypes.int32
   close(Tensor([[1.0, 3.0]]).argmax(1, keepdim=True), [[1]])
   close(Tensor([False, True]).argmin(), 0)
   close(Tensor([-(2**31), 5]).argmin(), 0)
@@ -103,6 +105,9 @@ def test_ties_of_a_running_extremum_give_the_gradient_to_the_place_shown(name, c
 
 
 def test_normalize():
+  # powers and roots of infinite degree are 0, 1 and inf: x was left as it is
+  check(lambda x: x.normalize(math.inf, 0), lambda x: x / abs(x).max(0, keepdims=True), normal(1, (2, 3)))
+  check(lambda x: x.normalize(-math.inf), lambda x: x / abs(x).min(1, keepdims=True), normal(1, (2, 3)))
   check(lambda x: x.normalize(dim=1), lambda x: x / np.sqrt((x**2).sum(1, keepdims=True)), normal(1, (2, 3)))
 
 

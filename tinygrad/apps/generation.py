@@ -220,7 +220,8 @@ class Engine:
     job = Job(request, listener)
     job.cancel = lambda: self.cancel(job)
     with self.changed:
-      if self.closed or len(self.waiting) >= self.limit:
+      wait = sum(not job.cancelled for job in self.waiting) + self.busy - len(self.slots)  # the others have free slots
+      if self.closed or wait >= self.limit:
         problem = "the engine is closed" if self.closed else f"{self.limit} requests wait already"
         raise QueueFull(f"{problem}\n  fix: ask again later, or a larger --queue")
       self.waiting.append(job)

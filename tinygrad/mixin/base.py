@@ -96,6 +96,11 @@ def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: typ
   raise error(f"{name}: {rule}{rows}\n  fix: {fix}")
 
 
+def check_matrices(name: str, u: UOp) -> None:
+  if len(u.shape) < 2:
+    mismatch(name, "needs matrices", [u], "reshape it to at least 2 dims, e.g. x.reshape(1, -1)")
+
+
 def check_choice(name: str, what: str, given: Any, *known: Any) -> None:
   """ValueError unless `given` is one of those `known`."""
   if given not in known:

@@ -4,10 +4,20 @@
 import math
 from typing import Any, Self
 
-from tinygrad.device import Device, reduced_placement
+from tinygrad.device import Device, as_index, reduced_placement
 from tinygrad.dtype import DType, check_holds, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
-from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, check_choice, dim_arguments, sint, to_placement
+from tinygrad.mixin.base import (
+  Base,
+  DeviceArg,
+  DTypeArg,
+  Scalar,
+  check_choice,
+  check_matrices,
+  dim_arguments,
+  sint,
+  to_placement,
+)
 from tinygrad.mixin.math import Math
 from tinygrad.uop import Ops, UOp
 
@@ -154,7 +164,8 @@ class Creation(Math):
   @classmethod
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
-    element as arguments are read at once, for the length depends on them. ValueError for a step of 0.
+    element as arguments are read at once, for the length depends on them. ValueError for a step of 0, and for what is
+    not finite; OverflowError for integers that the type does not hold.
     Shape: `-> (n)`.
 
     Examples:
@@ -166,18 +177,23 @@ class Creation(Math):
     if stop is None:
       start, stop = 0, start
     start, stop, step = map(_number, (start, stop, step))
+    has_float = any(isinstance(x, float) for x in (start, stop, step))
+    if has_float and not all(isinstance(x, UOp) or math.isfinite(x) for x in (start, stop, step)):
+      raise ValueError(f"arange: no numbers lead from {start} to {stop} by {step}\n  fix: finite numbers")
     if isinstance(step, (int, float)) and step == 0:
       raise ValueError("arange: the step must not be 0\n  fix: step=1, or Tensor.full((n,), start) for n equal numbers")
-    has_float = any(isinstance(x, float) for x in (start, stop, step))
     d = to_dtype(dtype or (dtypes.default_float if has_float else dtypes.default_int))
     symbolic = any(isinstance(x, UOp) for x in (start, stop, step))
     n = ceildiv(stop - start, step) if not has_float else math.ceil((stop - start) / step)
+    for end in (start, start + (n - 1) * step) if not symbolic and n > 0 else ():
+      check_holds(d, end)
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
 
   @classmethod
   def linspace(cls, start: Any, stop: Any, steps: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """`steps` evenly spaced numbers, both ends included. The ends may be tensors of one element, read when the result
-    is; a tensor that gives `steps` is read at once. ValueError for a negative number of steps, TypeError for bools.
+    is; a tensor that gives `steps` is read at once. ValueError for a negative number of steps, TypeError for what is
+    no integer and for the type bool.
     Shape: `-> (steps)`.
 
     Examples:
@@ -185,6 +201,8 @@ class Creation(Math):
       [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     steps = _number(steps)
+    if not isinstance(steps, UOp) and as_index(steps) is None:
+      raise TypeError(f"linspace: {steps!r} is no number of steps\n  fix: an integer, such as int(steps)")
     if steps < 0:
       raise ValueError(f"linspace: the number of steps must not be negative, got {steps}\n  fix: give 0 or more")
     d = to_dtype(dtype or dtypes.default_float)
@@ -216,23 +234,25 @@ class Creation(Math):
     return cls.arange(rows).add(diagonal).reshape(rows, 1).le(cls.arange(cols))
 
   def triu(self, diagonal: sint = 0) -> Self:
-    """The upper triangle of the last two dims from `diagonal` on, zeros below.
+    """The upper triangle of the last two dims from `diagonal` on, zeros below. ValueError for vectors.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.ones(2, 2).triu().tolist()
       [[1.0, 1.0], [0.0, 1.0]]
     """
+    check_matrices("triu", self.uop)
     return self._tri(self.shape[-2], self.shape[-1], diagonal).where(self, False)
 
   def tril(self, diagonal: sint = 0) -> Self:
-    """The lower triangle of the last two dims up to `diagonal`, zeros above.
+    """The lower triangle of the last two dims up to `diagonal`, zeros above. ValueError for vectors.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.ones(2, 2).tril().tolist()
       [[1.0, 0.0], [1.0, 1.0]]
     """
+    check_matrices("tril", self.uop)
     return self._tri(self.shape[-2], self.shape[-1], diagonal + 1).where(False, self)
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:

@@ -239,15 +239,18 @@ class Indexing(Reduce):
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
-    realised first.
+    realised first. TypeError for a mask of numbers.
     Shape: `(..), (..) -> (n)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
       [1, 3]
     """
+    if mask.dtype is not dtypes.bool:
+      fix = "compare first, e.g. x.masked_select(m != 0); x[index] takes places"
+      mismatch("masked_select", "the mask must be a bool tensor", (self.uop, mask.uop), fix, TypeError)
     shape = common_shape("masked_select", (self.uop, mask.uop))
-    flat, keep = self._expand_to(shape).flatten(), mask._expand_to(shape).flatten().bool()
+    flat, keep = self._expand_to(shape).flatten(), mask._expand_to(shape).flatten()
     places = keep.nonzero(size, -1).reshape(-1)
     found = flat._rows(places)
     return found if not fill_value else places.lt(0).where(fill_value, found)
@@ -337,10 +340,11 @@ class Indexing(Reduce):
     """
     check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
-    value = src if isinstance(src, Base) else index.const_like(src, self.dtype)
+    u = self._lift(src, "scatter")
+    value = self._new(u if isinstance(src, Base) else u.cast(self.dtype).broadcast_to(index.shape))
     if reduce is not None:
-      return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
-    places, values = self._places(d, index, self._new(value.uop))
+      return self.scatter_reduce(d, index, value, "sum" if reduce == "add" else "prod")
+    places, values = self._places(d, index, value)
     numbers = self.arange(places.shape[d])._lined(d, self.ndim)._expand_to(places.shape)
     last = self._reduced(d, places, numbers, Ops.MAX)
     return last.lt(0).where(self, values.gather(d, last))

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from tinygrad.dtype import dtypes, sum_acc_dtype, to_dtype
 from tinygrad.helpers import argsort
-from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, common_dtype, mismatch, sint
+from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, check_matrices, common_dtype, mismatch, sint
 from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
 from tinygrad.uop import Ops, UOp
@@ -92,7 +92,7 @@ class Linalg(Random):
   @classmethod
   def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeArg = None) -> Self:
     """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast.
-    ValueError where the formula does not fit the operands.
+    ValueError where the formula does not fit the operands, TypeError for what is no tensor.
     Shape: `(*operand), … -> (*result)`.
 
     Examples:
@@ -101,7 +101,10 @@ class Linalg(Random):
     """
     if not operands:
       raise ValueError(f"einsum: {formula!r} has no operands\n  fix: give a tensor for each")
-    xs: list[Any] = list(operands if isinstance(operands[0], cls) else operands[0])  # type: ignore[arg-type]
+    xs: list[Any] = list(operands[0] if isinstance(operands[0], (list, tuple)) else operands)
+    for x in xs:
+      if not isinstance(x, Base):
+        raise TypeError(f"einsum: an operand is {x!r} of type {type(x).__name__}\n  fix: Tensor({x!r})")
     left, arrow, right = formula.replace(" ", "").partition("->")
     inputs = left.split(",")
     if len(inputs) != len(xs):
@@ -159,8 +162,7 @@ class Linalg(Random):
       >>> (q @ r).allclose(Tensor([[1.0, 2.0], [3.0, 4.0]]), atol=1e-5).item()
       True
     """
-    if self.ndim < 2:
-      mismatch("qr", "needs matrices", [self.uop], "reshape it to at least 2 dims")
+    check_matrices("qr", self.uop)
     r = self._float()
     *lead, m, n = r.numpy_shape()
     q = self.eye(m, dtype=r.dtype)._expand_to((*lead, m, m))
@@ -191,8 +193,7 @@ class Linalg(Random):
       >>> print(s.numpy().round(3))
       [3. 2.]
     """
-    if self.ndim < 2:
-      mismatch("svd", "needs matrices", [self.uop], "reshape it to at least 2 dims")
+    check_matrices("svd", self.uop)
     a = self._float()
     *_, m, n = a.numpy_shape()
     if m < n:
@@ -240,9 +241,7 @@ class Linalg(Random):
       >>> Tensor.ones(3, 2).newton_schulz(5, (3.4445, -4.775, 2.0315)).shape
       (3, 2)
     """
-    if self.ndim < 2:
-      fix = "reshape it to two dims or more, e.g. x.reshape(1, -1)"
-      raise ValueError(f"newton_schulz: needs matrices, got shape {self.shape}\n  fix: {fix}")
+    check_matrices("newton_schulz", self.uop)
     tall = self.max_shape[-2] > self.max_shape[-1]
     g = self.div(self.square().sum((-2, -1), keepdim=True).sqrt().add(eps))
     g = g.transpose(-2, -1) if tall else g

@@ -57,6 +57,11 @@ def _always(low: sint, high: sint) -> bool:
   return (between if isinstance(between, int) else int(between.vmin)) >= 0
 
 
+def check_counts(name: str, counts: tuple[Any, ...]) -> None:
+  if any(isinstance(n, int) and n < 0 for n in counts):
+    raise ValueError(f"{name}: {counts} has a negative number of times\n  fix: give 0 or more")
+
+
 def check_within(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]) -> None:
   """ValueError where [a, b) is not within [0, n) by other values of variables, in a replay of what was captured."""
   known = [value_now(x, values) for x in (0, a, b, n)]
@@ -64,6 +69,19 @@ def check_within(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]
     said = ", ".join(f"{name} = {value}" for name, value in values.items())
     rule = f"TinyJit: with {said} the range {(known[1], known[2])} is not inside [0, {known[3]}]"
     raise ValueError(f"{rule}\n    in {line}\n  fix: bind what lies within, or pad the tensor first")
+
+
+def _joined(name: str, first: Any, others: Sequence[Any]) -> tuple[Any, ...]:
+  """The tensors of a call, or of the one list that it was given. TypeError for what is no tensor, ValueError if there
+  is none."""
+  xs = (first, *others) if isinstance(first, Base) else (*first, *others)
+  for x in xs:
+    if not isinstance(x, Base):
+      fix = f"x.{name}(*tensors)" if isinstance(x, (list, tuple)) else "wrap it, e.g. Tensor(x)"
+      raise TypeError(f"{name}: cannot join {type(x).__name__} to a tensor\n  fix: {fix}")
+  if not xs:
+    raise ValueError(f"{name}: no tensors are given\n  fix: give one or more, Tensor.{name}(x, y)")
+  return xs
 
 
 class Movement(Base):
@@ -360,13 +378,10 @@ class Movement(Base):
       >>> Tensor.zeros(2, 3).cat(Tensor.zeros(2, 4), dim=1).shape
       (2, 7)
     """
-    xs: tuple[Any, ...] = (self, *args) if isinstance(self, Base) else (*self, *args)
+    xs = _joined("cat", self, args)
     first: Self = xs[0]
     others, d = xs[1:], first._dim(dim)
     for x in others:
-      if not isinstance(x, Base):
-        fix = "x.cat(*tensors)" if isinstance(x, (list, tuple)) else "wrap it, e.g. Tensor(x)"
-        raise TypeError(f"cat: cannot join {type(x).__name__} to a tensor\n  fix: {fix}")
       if x.ndim != first.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, first.shape)) if i != d):
         fix = "pad, shrink or reshape the odd one out; to join along a new dim use stack"
         mismatch("cat", f"all dims but {d} must be equal", [t.uop for t in xs], fix)
@@ -379,21 +394,23 @@ class Movement(Base):
 
   @also_named(axis="dim")
   def stack(self, *args: Self, dim: int = 0) -> Self:
-    """Tensors of one shape along a new dim. ValueError for other shapes.
+    """Tensors of one shape, or one list of them, along a new dim. ValueError for other shapes, TypeError for what is no
+    tensor.
     Shape: `(*a, *b), (*a, *b), … -> (*a, n, *b)`.
 
     Examples:
       >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
       [[1, 2], [3, 4]]
     """
-    xs = (self, *args) if isinstance(self, Base) else (*self, *args)
+    xs = _joined("stack", self, args)
     if any(x.shape != xs[0].shape for x in xs):
       mismatch("stack", "all shapes must be equal", [x.uop for x in xs], "to join along a dim that is there use cat")
-    rows = [x.unsqueeze(dim) for x in xs]
+    rows: list[Self] = [x.unsqueeze(dim) for x in xs]
     return rows[0].cat(*rows[1:], dim=rows[0]._dim(dim))
 
   def repeat(self, repeats: Any, *args: Any) -> Self:
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front.
+    ValueError for a negative one.
     Shape: `(*dims) -> (*repeated)`.
 
     Examples:
@@ -404,19 +421,22 @@ class Movement(Base):
     """
     counts = dim_arguments(repeats, *args)
     self._check_count("repeat", min(len(counts), self.ndim), "counts", "one")
+    check_counts("repeat", counts)
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))
     wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
     return self.reshape(split).expand(wide).reshape(tuple(r * n for r, n in zip(counts, shape)))._value()
 
   def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-    """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor.
+    """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor. ValueError for a
+    negative number of times.
     Shape: `(*a, n, *b) -> (*a, n*repeats, *b)`.
 
     Examples:
       >>> Tensor([1, 2]).repeat_interleave(2).tolist()
       [1, 1, 2, 2]
     """
+    check_counts("repeat_interleave", (repeats,))
     x, d = (self.flatten(), 0) if dim is None else (self, self._dim(dim))
     s = x.shape
     wide = x.reshape((*s[: d + 1], 1, *s[d + 1 :])).expand((*s[: d + 1], repeats, *s[d + 1 :]))

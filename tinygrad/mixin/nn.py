@@ -553,12 +553,16 @@ class NN(Linalg):
   ) -> Self:
     """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in
     the mean. IndexError for a class of a list or an array that there is not; one that was computed has loss 0.
+    ValueError without a dim of classes.
     Shape: `(b, classes, *dims), (b, *dims), (classes) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
       >>> print(Tensor([[0.25, 0.75]]).log().nll_loss(Tensor([1])).numpy().round(3))
       0.288
     """
+    if self.ndim < 2:
+      rule = "needs log probabilities (b, classes, *dims) and class numbers (b, *dims)"
+      mismatch("nll_loss", rule, (self.uop, Y.uop), "unsqueeze(0) both for a batch of one")
     self._check_labels("nll_loss", Y, 1, ignore_index)
     scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
     if ignore_index is not None:

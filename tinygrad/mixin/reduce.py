@@ -216,16 +216,19 @@ class Reduce(Creation):
 
   @in_float32
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-    """x over its p-norm along `dim` (at least eps).
+    """x over its p-norm along `dim` (at least eps): of p = inf the greatest size, of -inf the least.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([[3.0, 4.0]]).normalize().numpy().round(3))
       [[0.6 0.8]]
     """
-    sizes = self.abs().pow(p) if p else self.ne(0).cast(self.dtype)
-    norm = sizes.sum(dim, keepdim=True)
-    return self.div((norm.pow(1 / p) if p else norm).maximum(eps))
+    if math.isinf(p):
+      norm = self.abs().max(dim, keepdim=True) if p > 0 else self.abs().min(dim, keepdim=True)
+    else:
+      norm = (self.abs().pow(p) if p else self.ne(0).cast(self.dtype)).sum(dim, keepdim=True)
+      norm = norm.pow(1 / p) if p else norm
+    return self.div(norm.maximum(eps))
 
   # ---- softmax
 
@@ -297,7 +300,8 @@ class Reduce(Creation):
 
   @also_named(dim="axis", keepdims="keepdim")
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-    """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
+    """The position of the (first) greatest element, int32 (int64 among 2**31 and more); without an axis in the
+    flattened tensor.
     Shape: `(..) -> (..) without axis`.
 
     Examples:
@@ -316,7 +320,8 @@ class Reduce(Creation):
     if dtypes.is_float(self.dtype):
       hit = hit.bitwise_or(self.isnan())
     n = self.shape[dim]
-    return hit.where(self.arange(n)._lined(dim, self.ndim), n).min(dim, keepdim)
+    places = self.arange(n, dtype=dtypes.int64 if isinstance(n, int) and n > dtypes.max(dtypes.int32) else None)
+    return hit.where(places._lined(dim, self.ndim), n).min(dim, keepdim)
 
   def _check_some(self, name: str, axis: int | None) -> None:
     """ValueError where a position is asked for among no elements."""

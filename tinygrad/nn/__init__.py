@@ -26,7 +26,7 @@ __all__ = [
 
 def _uniform(shape: tuple[int, ...], fan_in: int, out: int, bias: bool) -> tuple[Tensor, Tensor | None]:
   """A weight and a bias, uniform within 1 / sqrt(fan_in)."""
-  high = 1 / math.sqrt(fan_in)
+  high = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
   weight = Tensor.uniform(*shape, low=-high, high=high)
   return weight, Tensor.uniform(out, low=-high, high=high) if bias else None
 
@@ -34,6 +34,16 @@ def _uniform(shape: tuple[int, ...], fan_in: int, out: int, bias: bool) -> tuple
 def _weight_and_bias(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None, Tensor | None]:
   """A weight of ones and a bias of zeros; or neither."""
   return (Tensor.ones(*shape), Tensor.zeros(*shape)) if given else (None, None)
+
+
+def _kernel_shape(name: str, whole: int, cut: int, groups: int, kernel: tuple[int, ...]) -> tuple[int, ...]:
+  """Of a convolution's weight: `cut` channels, those of one of the groups. ValueError for what makes no convolution."""
+  if min(kernel) < 1:
+    raise ValueError(f"{name}: kernel_size={kernel} has no elements\n  fix: give 1 or more")
+  if groups < 1 or whole % groups or cut % groups:
+    fix = f"groups that divide both, e.g. {math.gcd(whole, cut)}"
+    raise ValueError(f"{name}: groups={groups} do not divide {whole} and {cut} channels\n  fix: {fix}")
+  return whole, cut // groups, *kernel
 
 
 class Linear:
@@ -78,7 +88,7 @@ class Conv2d:
     self.kernel_size = make_tuple(kernel_size, 2)
     self.stride, self.dilation, self.groups = stride, dilation, groups
     self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
-    shape = out_channels, in_channels // groups, *self.kernel_size
+    shape = _kernel_shape("Conv2d", out_channels, in_channels, groups, self.kernel_size)
     self.weight, self.bias = _uniform(shape, prod(shape[1:]), out_channels, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
@@ -137,7 +147,7 @@ class ConvTranspose2d:
   ) -> None:
     self.kernel_size, self.stride, self.dilation, self.groups = make_tuple(kernel_size, 2), stride, dilation, groups
     self.padding, self.output_padding = padding, output_padding
-    shape = in_channels, out_channels // groups, *self.kernel_size
+    shape = _kernel_shape("ConvTranspose2d", in_channels, out_channels, groups, self.kernel_size)
     self.weight, self.bias = _uniform(shape, prod(shape[1:]), out_channels, bias)
 
   def __call__(self, x: Tensor) -> Tensor:

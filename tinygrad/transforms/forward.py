@@ -33,7 +33,8 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
   """(what `fun` returns of the primals, the derivative of that in the direction of the tangents), both in the structure
   of the result; tangents have the structure of the primals, and None where these are no floats. With `has_aux` a
   third: what else `fun` returned.
-  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule.
+  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule, and for
+  primals or tangents that are no list or tuple.
   Shape: `(*primal), … -> (*result), …`.
 
   Examples:
@@ -41,6 +42,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     >>> y.tolist(), dy.tolist()
     ([9.0], [6.0])
   """
+  for given in (primals, tangents):
+    if not isinstance(given, (list, tuple)):
+      fix = "jvp(f, (x,), (t,))  # an entry for each argument"
+      raise TypeError(f"jvp: primals and tangents are tuples, not {type(given).__name__}\n  fix: {fix}")
   called, aux, push = _linear("jvp", fun, primals, has_aux)
   given = push(tangents)
   out = called.back(called.split(has_aux)[0])
