@@ -245,7 +245,8 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
     few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
     if first is not last or not far or few or bytes_of_sums(main.fold, dims) > room // 2:
       return 0
-    length = max(FAR, size(last) // FAR_BLOCKS)
+    sums = max(prod(t.size for r, t in tiles.items() if r not in x.strides) for x in streams)  # of each that is read
+    length = max(FAR * sums, size(last) // FAR_BLOCKS)
   return length
 
 
