@@ -616,6 +616,7 @@ MACHINERY = frozenset(
   for n in (
     *("annotations", "slots", "weakref", "module", "doc", "dict", "init", "repr", "hash", "reduce"),
     *("firstlineno", "static_attributes"),  # from Python 3.13 on
+    "array_priority",  # says who computes `number * tensor`: test/tensor
   )
 )
 

@@ -325,16 +325,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
       copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
-      loads, vectors = 0.0, 0
-      nested = [*sorted(copies.items(), key=lambda loop: as_registers(Tile(loop[1]))), (v, mine)]
-      for step, x in steps:
-        held = mine if v in x.strides else 1
-        count = held * prod(c for r, c in copies.items() if r in x.strides)
-        loads += step * (count if window is None else count * window.part(x, counts[0]))
-        if window is None:
-          vectors = max(vectors, held_of(x, nested))
-        else:
-          vectors = max(vectors, count if window.along in x.strides else held)
+      loads, vectors = reads_of(steps, v, mine, copies, window)
       if tile + vectors + 1 > target.vector_registers:
         continue
       cost = loads / tile + max(item.operations, 1)
@@ -350,6 +341,24 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
         if v is not None and v in item.ranges:
           best[1][v] = Tile(mine, lanes)
   return best[1]
+
+
+def reads_of(
+  steps: Sequence[tuple[float, Access]], v: UOp | None, mine: int, copies: dict[UOp, int], window: Window | None
+) -> tuple[float, int]:
+  """What a tile of `mine` copies of v and of these of other loops loads in a step, by what each load costs; and how
+  many registers of one operand are in use at once."""
+  loads, vectors = 0.0, 0
+  nested = [*sorted(copies.items(), key=lambda loop: as_registers(Tile(loop[1]))), (v, mine)]
+  for step, x in steps:
+    held = mine if v in x.strides else 1
+    count = held * prod(c for r, c in copies.items() if r in x.strides)
+    if window is None:
+      loads, vectors = loads + step * count, max(vectors, held_of(x, nested))
+    else:
+      loads += step * count * window.part(x, copies[window.along])
+      vectors = max(vectors, count if window.along in x.strides else held)
+  return loads, vectors
 
 
 def held_of(x: Access, copies: Sequence[tuple[UOp | None, int]]) -> int:
