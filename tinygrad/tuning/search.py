@@ -118,8 +118,7 @@ class GridNest:
 
   def __init__(self, nest: NestSchedule) -> None:
     self.nest, self.plan = nest, plan_grid(nest)
-    self.a = nest.analyse()
-    self.main = self.a.main
+    self.a, self.main = nest.a, nest.a.main
     self.sizes = (*map(size, nest.parallel), 0 if self.main is None else -len(self.main.over))
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:

@@ -72,10 +72,11 @@ class Grid:
 def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
-    schedule_fill(nest, nest.fill)
-  elif nest.room.target.cores and (product := plan_product(nest, a := nest.analyse())) is not None:
+    return schedule_fill(nest, nest.fill)
+  a, cores = nest.analyse(), nest.room.target.cores
+  if cores and (product := plan_product(nest, a)) is not None:
     schedule_product(nest, product)
-  elif not (nest.grid and nest.room.target.cores and schedule_member(nest, a)):
+  elif not (nest.grid and cores and schedule_member(nest, a)):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 
@@ -169,7 +170,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   """The grid of stores that share their loops. Neighbouring threads take neighbouring elements: of the loop along which
   most accesses are contiguous, or, where that is a reduction's, of the reduction. With NOOPT: a thread an element."""
   ranges, target = nest.parallel, nest.room.target
-  a = nest.analyse()
+  a = nest.a
   if NOOPT:
     return Grid(tuple((r, 1) for r in ranges), dict.fromkeys(ranges, 1))
   main, outer = a.main, [r for r in ranges if not a.folds or any(r in i.ranges for i in a.folds)]
@@ -285,7 +286,7 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
 
 def plan_member(nest: NestSchedule) -> Grid:
   """What a group's threads do of a nest that is one of several (group_rows.py): rows are theirs, the rest lanes'."""
-  a, numbers = nest.analyse(), {name: size(r) for name, r in nest.grid.items()}
+  a, numbers = nest.a, {name: size(r) for name, r in nest.grid.items()}
   threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
   rows = tuple(r for r in nest.parallel if r is nest.room.row)
   own = tuple(r for r in nest.parallel if r not in rows)
