@@ -92,8 +92,9 @@ def test_the_law_of_registers_sees_copies_in_another_order(monkeypatch):
 def lines_read(strides, over, tiles, itemsize=4, line=64):
   """How many lines a tile reads in a run of a reduction, on average over where memory may begin."""
   steps = [[i * s for i in range(r.src[0].arg if r in over else tiles.get(r, Tile()).size)] for r, s in strides.items()]
+  begins = range(0, line, itemsize)
   places = {sum(at) for at in itertools.product(*steps)}
-  return sum(len({(p * itemsize + begin) // line for p in places}) for begin in range(0, line, itemsize)) / 16
+  return sum(len({(p * itemsize + begin) // line for p in places}) for begin in begins) / len(begins)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +125,9 @@ def test_weights_that_fit_a_cache_are_read_by_the_innermost_loop():
   def innermost(name):
     plans = []
     with pytest.MonkeyPatch.context() as m:
-      m.setattr(cpu, "realise", lambda nest, plan, was=cpu.realise: (plans.append((nest, plan)), was(nest, plan)))
+      m.setattr(cpu, "realise", lambda nest, plan, was=cpu.realise: (plans.append(plan), was(nest, plan)))
       lowered(KERNELS[name], 32)
-    nest, plan = next((n, p) for n, p in plans if p.panels)
+    plan = next(p for p in plans if p.panels)
     return plan.tiles[plan.order[-1]].lanes
 
   assert innermost("3x3 of each second") == 8

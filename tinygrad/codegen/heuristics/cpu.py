@@ -111,7 +111,8 @@ def schedule_cpu(nest: NestSchedule) -> None:
 def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
   """Schedules a nest by a plan; what is left of it where its reduction is one of blocks, by the heuristic's."""
   if plan.block:
-    assert (main := nest.a.main) is not None
+    main = nest.a.main
+    assert main is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
     dims = sorted(dims_of_sums(main), key=lambda r: r is v)
     nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
@@ -211,7 +212,8 @@ def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) ->
   """The plan that follows from the vector's loop and the tiles."""
   a, main, most = stages.a, stages.a.main, stages.most
   folds, lanes = dict[Ranges, tuple[Ranges, Tile]](), [v]
-  for i in sorted((i for i in a.folds[::-1]), key=lambda i: v in i.ranges):
+  inner_last = a.folds[::-1]
+  for i in sorted(inner_last, key=lambda i: v in i.ranges):
     along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
     folds[i.over] = fold_plan(i, along, most, tiles)  # of those in one loop, for what gives vectors
     lanes += folds[i.over][0][-1:] if folds[i.over][1].lanes > 1 else []
@@ -395,14 +397,15 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cach
     return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
   shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
 
-  def packed(x: Access) -> bool:
-    return x.strides.get(v, 1) != 1
-
-  panels = sum(x.itemsize * prod(map(size, x.strides)) for x in main.accesses if packed(x))
+  packed = [x.strides.get(v, 1) != 1 for x in main.accesses]
+  panels = sum(x.itemsize * prod(map(size, x.strides)) for x, is_panel in zip(main.accesses, packed) if is_panel)
+  lines = [(x, lines_of(x, main.over, tiles, is_panel)) for x, is_panel in zip(main.accesses, packed)]
 
   def anew(r: UOp) -> float:
-    lines = sum(lines_of(x, main.over, tiles, packed(x)) for x in main.accesses if r in x.strides)
-    return lines if r is not v else lines * V_FIRST if panels <= cache else math.inf
+    found = sum(n for x, n in lines if r in x.strides)
+    if r is v:
+      return found * V_FIRST if panels <= cache else math.inf
+    return found
 
   return (*shared, *sorted((v, *(r for r in a.parallel if r is not v and r not in shared)), key=anew, reverse=True))
 
