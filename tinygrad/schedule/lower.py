@@ -7,13 +7,14 @@ become selects whose loads carry the condition."""
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
+from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.peer_index import element_of
 from tinygrad.uop import (
@@ -24,6 +25,7 @@ from tinygrad.uop import (
   Ops,
   ParamArg,
   UOp,
+  check_graph,
   is_int,
   simplify,
   sint,
@@ -39,15 +41,6 @@ from tinygrad.uop.rewrite import on_sources, rebuild
 
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
 Step = Generator[Key, UOp, UOp]  # what a value is made of: it asks for others by their keys
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the schedule's slot that PARAM i stands for (0 is written)."""
-
-  ast: UOp
-  slots: tuple[int, ...]
-  peers: bool
 
 
 class Pull:
@@ -265,9 +258,9 @@ def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) ->
   return tuple(out), list(slots)
 
 
-def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
-  """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer
-  with a home)."""
+def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> ScheduleItem:
+  """The kernel that stores `value` in `target`, on no devices yet: a whole buffer laid out as `value`, or a view
+  (movement over a buffer with a home). It is a SINK of one STORE; the first slot is the one written."""
   pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, target.size)
@@ -286,4 +279,6 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   used = sorted((u for u in ast.toposort() if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
   if len(used) < len(slots):  # simplification has dropped loads: number the rest anew
     ast = substitute(ast, {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(used)})
-  return Kernel(ast, tuple(slots[u.arg.slot] for u in used), any(u.arg.peers for u in used))
+  check_graph(ast, "kernel")
+  names, peers = tuple(v.arg[0] for v in ast.variables()), any(u.arg.peers for u in used)
+  return ScheduleItem(ast, tuple(slots[u.arg.slot] for u in used), (), names, peers)

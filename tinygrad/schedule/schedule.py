@@ -13,19 +13,19 @@ from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
 from tinygrad.schedule.homes import Home, is_fence, peel
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
-from tinygrad.schedule.lower import Kernel, lower, structural_key
+from tinygrad.schedule.lower import lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order, State, versions
 from tinygrad.schedule.slots import Slots
 from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts, squares_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.windows import as_windows
-from tinygrad.uop import GroupOp, Ops, ParamArg, UOp, check_graph
+from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
 Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
-_lowered: dict[object, Kernel] = PROCESS.table()  # by structural key, in whose order their slots count
+_lowered: dict[object, ScheduleItem] = PROCESS.table()  # by structural key, in whose order their slots count
 COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
@@ -147,8 +147,8 @@ class _Builder:
         slots = slot, self.slots.slot_of(value.src[0])
         step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=after)
       else:
-        kernel = self.kernel(value, target)
-        clashes = not isinstance(target, Home) and overwrites_what_it_reads(kernel)
+        item = self.kernel(value, target)
+        clashes = not isinstance(target, Home) and overwrites_what_it_reads(item)
         if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
           self.copies.add((slot, self.versions[value]))  # it is the target's own content
         elif clashes:  # it would read what it has written already: the value goes to a temporary first
@@ -157,12 +157,12 @@ class _Builder:
           self.add_step(u)
           return
         devices = device_set(self.sets.where[value if isinstance(target, Home) else target])
-        names, moves = tuple(v.arg[0] for v in kernel.ast.variables()), tuple(step.moves) if kernel.peers else ()
-        step.item = ScheduleItem(kernel.ast, kernel.slots, devices, names, kernel.peers, ops, after=after, moves=moves)
+        moves = tuple(step.moves) if item.peers else ()
+        step.item = replace(item, devices=devices, computes=ops, after=after, moves=moves)
     self.made[u] = len(self.steps)
     self.steps.append(step)
 
-  def kernel(self, value: UOp, target: Home | UOp) -> Kernel:
+  def kernel(self, value: UOp, target: Home | UOp) -> ScheduleItem:
     """`lower`, once in a process for kernels that differ in their slots only: as those of a model's layers do, and of
     the plans among which `auto` chooses."""
     homes = self.slots.homes
@@ -171,15 +171,15 @@ class _Builder:
     key, slots = structural_key(value, target, homes)
     if (known := _lowered.get(key)) is None:
       new = lower(value, target, homes)
-      check_graph(new.ast, "kernel")
       known = _lowered[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
     return replace(known, slots=tuple(slots[i] for i in known.slots))
 
-  def call(self, u: UOp) -> Kernel:
+  def call(self, u: UOp) -> ScheduleItem:
     """A kernel that the user wrote, over the result and the operands."""
     xs = u, *u.src
     params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
-    return Kernel(UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg), tuple(map(self.slots.slot_of, xs)), False)
+    ast = UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg)
+    return ScheduleItem(ast, tuple(map(self.slots.slot_of, xs)), (), (), False)
 
   def transfer(self, u: UOp) -> Transfer | None:
     """A move to other devices, which no kernel can do."""
@@ -226,10 +226,11 @@ class _Builder:
     return Schedule(tuple(items), tuple(self.slots.buffers), tuple(pool))
 
 
-def overwrites_what_it_reads(kernel: Kernel) -> bool:
+def overwrites_what_it_reads(item: ScheduleItem) -> bool:
   """Whether the written memory is also read, at any other place than the one just written, or by a peer."""
-  written = kernel.ast.src[0].src[0].src[1]
-  other = (u.src[0] for u in kernel.ast.toposort() if u.op is Ops.INDEX and u.src[1] is not written)
+  assert isinstance(item.kernel, UOp)
+  written = item.kernel.src[0].src[0].src[1]
+  other = (u.src[0] for u in item.kernel.toposort() if u.op is Ops.INDEX and u.src[1] is not written)
   if any((x.src[0] if x.op is Ops.PEER else x).arg.slot == 0 for x in other):
     return True
-  return kernel.slots.count(kernel.slots[0]) > 1  # the same memory, by the table of peers
+  return item.slots.count(item.slots[0]) > 1  # the same memory, by the table of peers
