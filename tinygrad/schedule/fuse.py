@@ -24,7 +24,8 @@ MANY, INNER, GATED = 1, 2, 4
 REDUCES = having(Trait.REDUCES)
 MEMORY = having(Trait.MEMORY)
 CONVERTS = having(Trait.CONVERTS)
-LEAVES = MEMORY | having(Trait.PLACELESS)
+CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
+LEAVES = CONTENT | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
 ORDERING = having(Trait.VIEW, Trait.ONTO)
@@ -113,7 +114,7 @@ def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits:
     parts = [read[s] for s in computed_from(u) if s in read]
     if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
       made[u] = NOTHING  # folded before it runs
-    elif u.op in MEMORY or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
+    elif u.op in CONTENT or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
@@ -192,7 +193,7 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
 
   for u in reversed(nodes):
     op = u.op
-    if op is Ops.SINK or op in LEAVES or op is Ops.AFTER:  # of an AFTER the effects are kernels of their own
+    if op is Ops.SINK or op in LEAVES:  # of an AFTER the effects are kernels of their own
       continue
     if op is Ops.ASSIGN:
       uses[u.src[1]].add((u, 0, 0))
@@ -221,8 +222,7 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
       here = {(u, 0, 0)}
     elif op not in MOVES and any(f & MANY for _, _, f in here):
       # cheap as a whole: what is below it is computed with it, down to what it was counted to read from memory
-      read = (beneath(x, ORDERING) for x in cost[u].reads)
-      stored.update(x for x in read if x.op not in LEAVES and x.op is not Ops.AFTER)
+      stored.update(x for y in cost[u].reads if (x := beneath(y, ORDERING)).op not in LEAVES)
       continue
     for n, s in enumerate(computed_from(u)):
       uses[s] |= _below(u, n, here, chains, loops)

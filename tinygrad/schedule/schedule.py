@@ -123,7 +123,7 @@ class _Builder:
     def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.ASSIGN:
         return on_sources(u, (as_memory(u.src[0]), src[1]))
-      if u.op not in fuse.MEMORY and u.op is not Ops.AFTER:
+      if u.op not in fuse.CONTENT:
         return on_sources(u, src)
       if (self.slots.slot_of(u), self.versions[u]) not in self.copies:
         return as_memory(u)
@@ -149,7 +149,7 @@ class _Builder:
       else:
         item = self.kernel(value, target)
         clashes = not isinstance(target, Home) and overwrites_what_it_reads(item)
-        if clashes and (value.op in fuse.MEMORY or value.op is Ops.AFTER):
+        if clashes and value.op in fuse.CONTENT:
           self.copies.add((slot, self.versions[value]))  # it is the target's own content
         elif clashes:  # it would read what it has written already: the value goes to a temporary first
           self.slots.homes[value] = self.slots.new_home(value)
@@ -192,14 +192,14 @@ class _Builder:
     """Reads and dependencies: everything down to stored values."""
     seen, stack = set[UOp](), [value]
     if not isinstance(target, Home):
-      memory = next(v for v in target.down() if v.op in fuse.MEMORY or v.op is Ops.AFTER)
+      memory = next(v for v in target.down() if v.op in fuse.CONTENT)
       step.after |= {self.made[a] for a in self.versions[memory]}
     while stack:
       u = stack.pop()
       if u in seen:
         continue
       seen.add(u)
-      if u.op in fuse.MEMORY or u.op is Ops.AFTER:
+      if u.op in fuse.CONTENT:
         version = self.versions[u]
         step.after |= {self.made[a] for a in version}
         step.reads.append((self.slots.slot_of(u), version))

@@ -34,7 +34,7 @@ class Slots:
       if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
       (buffer, start), value = stretch(u.src[0]), peel(u.src[1])
-      if buffer not in self.homes or value in self.homes or value.op in fuse.LEAVES or value.op is Ops.AFTER:
+      if buffer not in self.homes or value in self.homes or value.op in fuse.LEAVES:
         continue
       if start is None or value not in apart:
         memory = self.homes[buffer]
