@@ -142,51 +142,41 @@ class _Builder:
     step = KernelToBe(u, set(), [], slot)
     self.walk(step, value, target)
     if 0 not in value.max_shape:
-      ops, after = computed(value, self.slots.homes) if watched() else (), tuple(step.waits)
-      if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
-        slots = slot, self.slots.slot_of(value.src[0])
-        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=after)
-      else:
-        item = self.kernel(value, target)
-        clashes = not isinstance(target, Home) and overwrites_what_it_reads(item)
-        if clashes and value.op in fuse.CONTENT:
-          self.copies.add((slot, self.versions[value]))  # it is the target's own content
-        elif clashes:  # it would read what it has written already: the value goes to a temporary first
-          self.slots.homes[value] = self.slots.new_home(value)
-          self.add_step(value)
-          self.add_step(u)
-          return
-        devices = device_set(self.sets.where[value if isinstance(target, Home) else target])
-        moves = tuple(step.moves) if item.peers else ()
-        step.item = replace(item, devices=devices, computes=ops, after=after, moves=moves)
+      item = self.item(value, target)
+      clashes = not isinstance(target, Home) and overwrites_what_it_reads(item)
+      if clashes and value.op in fuse.CONTENT:
+        self.copies.add((slot, self.versions[value]))  # it is the target's own content
+      elif clashes:  # it would read what it has written already: the value goes to a temporary first
+        self.slots.homes[value] = self.slots.new_home(value)
+        self.add_step(value)
+        self.add_step(u)
+        return
+      devices = device_set(self.sets.where[value if isinstance(target, Home) else target])
+      ops, moves = computed(value, self.slots.homes) if watched() else (), tuple(step.moves) if item.peers else ()
+      step.item = replace(item, devices=devices, computes=ops, after=tuple(step.waits), moves=moves)
     self.made[u] = len(self.steps)
     self.steps.append(step)
 
-  def kernel(self, value: UOp, target: Home | UOp) -> ScheduleItem:
-    """`lower`, once in a process for kernels that differ in their slots only: as those of a model's layers do, and of
-    the plans among which `auto` chooses."""
-    homes = self.slots.homes
-    if value.op is Ops.CALL and homes[value] is target:
-      return self.call(value)
+  def item(self, value: UOp, target: Home | UOp) -> ScheduleItem:
+    """What stores `value`, on no devices yet: a copy where no kernel can do it, a kernel that the user wrote, or one of
+    `lower`, once in a process for those that differ in their slots only: as those of a model's layers do, and of the
+    plans among which `auto` chooses."""
+    homes, slot_of = self.slots.homes, self.slots.slot_of
+    if value.op is Ops.COLLECTIVE and isinstance(target, Home):
+      (source, *others), result = value.arg.placements, value.arg.result
+      if not others and device_set(source) != device_set(result):
+        transfer = Transfer(value.arg.template.max_shape, value.dtype, source, result)
+        return ScheduleItem(transfer, (target.slot, slot_of(value.src[0])), (), (), False)
+    if value.op is Ops.CALL and isinstance(target, Home):
+      xs = value, *value.src
+      params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
+      ast = UOp.new(Ops.CALL, value.dtype, tuple(params), value.arg)
+      return ScheduleItem(ast, tuple(map(slot_of, xs)), (), (), False)
     key, slots = structural_key(value, target, homes)
     if (known := _lowered.get(key)) is None:
       new = lower(value, target, homes)
       known = _lowered[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
     return replace(known, slots=tuple(slots[i] for i in known.slots))
-
-  def call(self, u: UOp) -> ScheduleItem:
-    """A kernel that the user wrote, over the result and the operands."""
-    xs = u, *u.src
-    params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
-    ast = UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg)
-    return ScheduleItem(ast, tuple(map(self.slots.slot_of, xs)), (), (), False)
-
-  def transfer(self, u: UOp) -> Transfer | None:
-    """A move to other devices, which no kernel can do."""
-    if u.op is not Ops.COLLECTIVE or len(u.src) > 1:
-      return None
-    source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.max_shape
-    return None if device_set(source) == device_set(result) else Transfer(shape, u.dtype, source, result)
 
   def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
