@@ -253,29 +253,25 @@ def _wants_buffer(
 
 
 def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int], loops: list[int]) -> set[Use]:
-  """The uses of source n of `u`, for the uses of `u`."""
+  """The uses of source n of `u`, for the uses of `u`. Reductions of one kernel that stand alike go through one loop."""
   op, flag = u.op, 0
-  key: tuple[object, object] | None = None
   if op is Ops.REDUCE:
-    flag, key = INNER, (u, n)
+    flag = INNER
   elif op is Ops.SCATTER:  # each row may look at every update
-    flag, key = MANY | INNER, (u, n)
+    flag = MANY | INNER
   elif op is Ops.GATHER:
-    flag, key = MANY | GATED, (u, n)
-    if n == 1 and elements(u) == elements(u.src[1]):
-      flag = 0
-  elif op in MOVES and op is not Ops.DETACH:
-    key = (u.arg, n)
-    if grows(u):
-      flag = MANY
-    elif op in GATED_OPS:
-      flag = GATED
-  if key is None:
+    flag = 0 if n == 1 and elements(u) == elements(u.src[1]) else MANY | GATED
+  elif op not in MOVES:
     return uses
+  elif grows(u):
+    flag = MANY
+  elif op in GATED_OPS:
+    flag = GATED
   out: set[Use] = set()
   for kernel, chain, f in uses:
-    number = chains.setdefault((chain, op, *key), len(loops))
+    inner = steps(u) if op in REDUCES else loops[chain]
+    number = chains.setdefault((chain, op, u.arg, n, inner), len(loops))
     if number == len(loops):
-      loops.append(steps(u) if op in REDUCES else loops[chain])
+      loops.append(inner)
     out.add((kernel, number, f | flag))
   return out
