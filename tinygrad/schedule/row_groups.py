@@ -149,25 +149,18 @@ def reduction_loops(b: Group) -> tuple[UOp, ...]:
 def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   """Those of `loops`, of `b` -> the same loops of `a`: they stand at the same digit wherever both touch memory that one
   of them writes, in every access to it; and somewhere, at least."""
-  written = a.written | b.written
-  found = [{slot: [x for x in g.accesses if x.slot == slot] for slot in sorted(g.touched)} for g in (a, b)]
-  common = [(slot in written, ours, found[1][slot]) for slot, ours in found[0].items() if slot in found[1]]
+  both, written = a.touched & b.touched, a.written | b.written
+
+  def alike(r: UOp, s: UOp, slot: int) -> bool:
+    places = [(x, i) for group, i in ((a, r), (b, s)) for x in group.accesses if x.slot == slot]
+    step = max(x.offset.terms.get(i, 0) for x, i in places)
+    return all(is_row_index(x, i, step, loop_length(r)) for x, i in places)
+
   pairs: dict[UOp, UOp] = {}
   for s in loops:
     for r in a.rows:
-      if s.src[0] is not r.src[0] or r in pairs.values():
-        continue
-      met = False
-      for strict, ours, theirs in common:
-        steps = {x.offset.terms.get(r, 0) for x in ours} | {y.offset.terms.get(s, 0) for y in theirs}
-        step = max(steps)
-        places = [*((x, r) for x in ours), *((y, s) for y in theirs)]
-        same = steps == {step} and all(is_row_index(x, i, step, loop_length(r)) for x, i in places)
-        met |= same and step > 0
-        if strict and not (same and step > 0):
-          break
-      else:
-        if met:
+      if s.src[0] is r.src[0] and r not in pairs.values() and all(alike(r, s, slot) for slot in both & written):
+        if both & written or any(alike(r, s, slot) for slot in both):
           pairs[s] = r
           break
   return pairs
