@@ -8,13 +8,13 @@ from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.own_memory import with_accesses
+from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 
 WHATEVER = 1 << 40  # bytes
-Numbered = tuple[UOp, tuple[int, ...], int, tuple[str, ...]]
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
 
 
@@ -89,13 +89,14 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
   return tidy(sink if target.threads else UOp.sink(*computed_once(sink.src, group.rows, len(own))))
 
 
-def with_slots(kernel: UOp) -> Numbered:
-  """The kernel with its PARAMs in order, the slots that these stand for, how many it writes, and its variables."""
+def with_slots(kernel: UOp) -> ScheduleItem:
+  """The kernel as an item, on no devices yet: its PARAMs in order, with the slots that these stand for."""
   params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
   written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.slot >= 0}
   slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
-  return tidy(substitute(kernel, numbers)), slots, len(written), tuple(v.arg[0] for v in kernel.variables())
+  names = tuple(v.arg[0] for v in kernel.variables())
+  return ScheduleItem(tidy(substitute(kernel, numbers)), slots, (), names, False, writes=len(written))
 
 
 def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:

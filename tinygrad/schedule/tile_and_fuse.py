@@ -13,7 +13,7 @@ from tinygrad.helpers import dedup
 from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.row_groups import STREAMED, Group, accesses, elsewhere, has_few_rows, joined_groups, single, work
-from tinygrad.schedule.row_memory import WHATEVER, Numbered, one_kernel, with_slots
+from tinygrad.schedule.row_memory import WHATEVER, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
@@ -24,7 +24,7 @@ RECOMPUTE_ON_GRID = 1 << 20  # the same on a grid, where bytes and operations sa
 WIDE = 136  # operations, as STREAMED, of what no core multiplies
 WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row
 LOOK_BACK = 64  # groups that a kernel may join across others
-Made = tuple[list[Numbered], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
+Made = tuple[list[ScheduleItem], dict[int, int]]  # kernels, and the bytes of memory between them, by slots of its own
 
 
 @dataclass(slots=True)
@@ -217,7 +217,5 @@ def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp
   new = dict(zip(between, itertools.count(1 + max((*temps, WHATEVER)))))
   temps |= {new[s]: Temp(devices[0], n) for s, n in between.items()}
   computes = tuple(dict.fromkeys(line for x in place.members for line in x.computes))
-  return [
-    ScheduleItem(k, tuple([new.get(s) or place.slots[s] for s in at]), item.devices, names, False, computes, n)
-    for k, at, n, names in kernels
-  ]
+  slots = [tuple([new.get(s) or place.slots[s] for s in k.slots]) for k in kernels]
+  return [replace(k, slots=at, devices=item.devices, computes=computes) for k, at in zip(kernels, slots)]
