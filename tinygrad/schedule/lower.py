@@ -17,21 +17,8 @@ from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_orde
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.peer_index import element_of
-from tinygrad.uop import (
-  CARDS,
-  AxisKind,
-  Element,
-  GroupOp,
-  Ops,
-  ParamArg,
-  UOp,
-  check_graph,
-  is_int,
-  simplify,
-  sint,
-  substitute,
-  upper,
-)
+from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, check_graph, simplify, substitute
+from tinygrad.uop.dims import is_int, sint, upper
 from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
 from tinygrad.uop.local import lengths, start
 from tinygrad.uop.loop_ids import LoopIds
