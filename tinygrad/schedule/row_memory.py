@@ -35,24 +35,22 @@ def held_in_registers(group: Group, temps: Collection[int]) -> Group:
   """The group in which who reads what was stored for the row that it is in knows the value itself; memory of `temps`
   for these is none at all. It computes it anew, or knows it still where the stores share all of their loops: if nothing
   that it is computed from is written meanwhile, and, of stores with other loops, if it is the only one."""
-  stores, rows = group.stores, {*group.rows}
+  stores, of_rows = group.stores, [{*s.src[2:]} == {*group.rows} for s in group.stores]
   written = [s.src[0].src[0].arg.slot for s in stores]
   read = [{u.src[0].src[0].arg.slot for u in s.toposort() if u.op is Ops.LOAD} for s in stores]
-  of_rows = [{*s.src[2:]} == rows for s in stores]
-  places = [{u for u in s.toposort() if u.op is Ops.INDEX} for s in stores]
-  lasts = list[bool]()  # of the stores, the last one first, whether its value can be computed anew later on
+  places = [u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX]
+  lasts = [of_rows[i] and read[i].isdisjoint(written[i:]) for i in range(len(stores))]  # it can be computed later on
   readers: dict[int, set[int]] = {}  # of a store, those that are left and read what it has written
   for i in reversed(range(len(stores))):
-    found = [readers.get(j, {j}) for j in range(i + 1, len(stores)) if written[i] in read[j]]
-    there = {u for some in places for u in some if u.src[0].arg.slot == written[i]} == {stores[i].src[0]}
-    lasts.append(of_rows[i] and read[i].isdisjoint(written[i:]))
-    if lasts[-1] and there and written[i] in temps and (all(of_rows) or len(set().union(*found)) == 1):
-      readers[i] = set().union(*found)
+    found = set[int]().union(*(readers.get(j, {j}) for j in range(i + 1, len(stores)) if written[i] in read[j]))
+    there = [u for u in places if u.src[0].arg.slot == written[i]] == [stores[i].src[0]]
+    if lasts[i] and there and written[i] in temps and (all(of_rows) or len(found) == 1):
+      readers[i] = found
   values, out = dict[UOp, UOp](), list[UOp]()  # by INDEX
   for i, s in enumerate(stores):
     known = {u: values[u.src[0]] for u in s.toposort() if u.op is Ops.LOAD and u.src[0] in values and len(u.src) == 1}
     s = substitute(s, known)
-    if i in readers or (all(of_rows) and lasts[-1 - i]):
+    if i in readers or (all(of_rows) and lasts[i]):
       values[s.src[0]] = s.src[1]
     if i not in readers:
       out.append(s)
