@@ -95,11 +95,10 @@ class _Builder:
     self.steps: list[KernelToBe] = []
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
-    self.shared: set[UOp] = set()  # stored values that are read on several device sets
+    self.shared = self.sets.shared(self.slots.homes)  # stored values that are read on several device sets
 
   def build(self, arrange: Arrange) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
-    self.shared = self.sets.shared(self.slots.homes)
     if self.shared:
       return None
     for u in self.nodes:

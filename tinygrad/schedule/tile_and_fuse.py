@@ -168,7 +168,6 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
           members = [*out[q].members, *place.members]
           place = out[q] = Place(members, group, group.written, group.touched, place.slots)
           break
-  out[:] = [p for p in out if p.members]
   drop_unread(out, temps)
 
 
@@ -200,7 +199,7 @@ def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
     if len(kept) < len(place.group.stores):
       place.group = replace(place.group, stores=tuple(kept), accesses=accesses(kept))
       place.written, place.touched = place.group.written, place.group.touched
-  out[:] = [p for p in out if p.group is None or p.group.stores]
+  out[:] = [p for p in out if p.members and (p.group is None or p.group.stores)]
 
 
 def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp]) -> list[ScheduleItem] | None:
