@@ -12,7 +12,7 @@ from codegen_kernels import dot, fold, loop, op, reduce, sink, store
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.analysis.accesses import Access
 from tinygrad.codegen.heuristics import cpu
-from tinygrad.codegen.heuristics.cpu import Tile, lines_of
+from tinygrad.codegen.heuristics.cpu import Tile, pieces_of
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, ParamArg, UOp
@@ -115,7 +115,8 @@ def test_the_lines_that_a_tile_reads(strides, copies):
   tiles = {loops[name]: Tile(n) for name, n in zip("xy", copies, strict=True)}
   by_loop = {loops[name]: step for name, step in strides.items()}
   want = lines_read(by_loop, over, tiles)
-  assert want * 0.9 <= lines_of(Access(by_loop, 4, frozenset()), over, tiles, False) <= 2 * want + 1
+  pieces, nbytes = pieces_of(Access(by_loop, 4, frozenset()), over, tiles)
+  assert want * 0.9 <= pieces * (1 + nbytes / 64) <= 2 * want + 1
 
 
 def test_weights_that_fit_a_cache_are_read_by_the_innermost_loop():
@@ -132,3 +133,32 @@ def test_weights_that_fit_a_cache_are_read_by_the_innermost_loop():
 
   assert innermost("3x3 of each second") == 8
   assert innermost("product") == 1
+
+
+def loads_an_operation(linear):
+  """What the innermost loop with the most multiplications of vectors reads for each of them."""
+  bodies, begin = [], None
+  for at, u in enumerate(linear):
+    if u.op is Ops.RANGE:
+      begin = at
+    elif u.op is Ops.ENDRANGE and begin is not None:
+      bodies.append(linear[begin:at])
+      begin = None
+  products = [sum(u.op is Ops.MUL and u.dtype.count > 1 for u in body) for body in bodies]
+  body = bodies[products.index(max(products))]
+  sums = {s for u in body if u.op is Ops.STORE for s in u.src[:1]}
+  return sum(u.op is Ops.LOAD and u.src[0] not in sums for u in body) / max(products)
+
+
+@pytest.mark.parametrize("nbytes", REGISTERS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_tile_loads_little_for_each_operation(name, nbytes):
+  """Two loads for three multiplications: what a processor does at a time."""
+  assert loads_an_operation(lowered(KERNELS[name], nbytes)) < 0.7
+
+
+def test_the_law_of_loads_sees_tiles_of_one_vector(monkeypatch):
+  """Mutant: loads count as much beyond what a processor keeps up with as before."""
+  monkeypatch.setattr(cpu, "LOADS", 99)
+  monkeypatch.setattr(cpu, "JUMP", 0)
+  assert any(loads_an_operation(lowered(k, 32)) > 1 for k in KERNELS.values())

@@ -37,6 +37,8 @@ ACCUMULATORS = 8  # that hide the latency of an addition
 EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 TOGETHER = 128  # steps of a reduction, over all of its tile, that are written out where what it reads slides
 LONGEST = 12  # of them, all that there are
+LOADS = 0.625  # for each operation of a tile, with which a processor keeps up
+JUMP = 6  # lines of memory, read in a row, that take as long as one far from the last; each is as two operations
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
 PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
@@ -327,38 +329,46 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
       copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
-      loads, vectors = reads_of(steps, v, mine, copies, window)
+      loads, vectors = reads_of(item.accesses, v, mine, copies, window)
       if tile + vectors + 1 > target.vector_registers:
         continue
-      cost = loads / tile + max(item.operations, 1)
-      cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
-      for r, c in copies.items():
-        cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
-      if v is not None and mine > 1:
-        cost /= efficiency(size(v), mine * lanes)
-      if cost < best[0] * 0.999:
-        best = (cost, {r: Tile(c) for r, c in copies.items()})
-        if window is not None:
-          best[1][window.over] = Tile(window.steps)
-        if v is not None and v in item.ranges:
-          best[1][v] = Tile(mine, lanes)
+      cost = max(sum(loads) / tile - LOADS, 0.0) + max(item.operations, 1)
+      cost += sum(n * step for n, (step, _) in zip(loads, steps, strict=True)) / tile
+      tiles = {r: Tile(c) for r, c in copies.items()}
+      if window is not None:
+        tiles[window.over] = Tile(window.steps)
+      else:
+        jumps = sum(jumps_of(x, item.over, tiles) for step, x in steps if step <= 1)
+        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile
+      if v is not None and v in item.ranges:
+        tiles[v] = Tile(mine, lanes)
+      if (cost := cost * idle(copies, v, mine, lanes)) < best[0] * 0.999:
+        best = cost, tiles
   return best[1]
 
 
+def idle(copies: dict[UOp, int], v: UOp | None, mine: int, lanes: int) -> float:
+  """How many times as long a tile takes as one whose loops it divides, and whose sums hide each other's latency."""
+  times = max(1.0, 1 + 0.5 * (1 - mine * prod(copies.values()) / ACCUMULATORS))
+  for r, c in copies.items():
+    times /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
+  return times / efficiency(size(v), mine * lanes) if v is not None and mine > 1 else times
+
+
 def reads_of(
-  steps: Sequence[tuple[float, Access]], v: UOp | None, mine: int, copies: dict[UOp, int], window: Window | None
-) -> tuple[float, int]:
-  """What a tile of `mine` copies of v and of these of other loops loads in a step, by what each load costs; and how
-  many registers of one operand are in use at once."""
-  loads, vectors = 0.0, 0
+  accesses: Sequence[Access], v: UOp | None, mine: int, copies: dict[UOp, int], window: Window | None
+) -> tuple[list[float], int]:
+  """How often a tile of `mine` copies of v and of these of other loops loads each operand in a step; and how many
+  registers of one are in use at once."""
+  loads, vectors = list[float](), 0
   nested = [*sorted(copies.items(), key=lambda loop: as_registers(Tile(loop[1]))), (v, mine)]
-  for step, x in steps:
+  for x in accesses:
     held = mine if v in x.strides else 1
     count = held * prod(c for r, c in copies.items() if r in x.strides)
     if window is None:
-      loads, vectors = loads + step * count, max(vectors, held_of(x, nested))
+      loads, vectors = [*loads, count], max(vectors, held_of(x, nested))
     else:
-      loads += step * count * window.part(x, copies[window.along])
+      loads.append(count * window.part(x, copies[window.along]))
       vectors = max(vectors, count if window.along in x.strides else held)
   return loads, vectors
 
@@ -399,10 +409,10 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cach
 
   packed = [x.strides.get(v, 1) != 1 for x in main.accesses]
   panels = sum(x.itemsize * prod(map(size, x.strides)) for x, is_panel in zip(main.accesses, packed) if is_panel)
-  lines = [(x, lines_of(x, main.over, tiles, is_panel)) for x, is_panel in zip(main.accesses, packed)]
+  runs = [(x, *pieces_of(x, main.over, tiles, is_panel)) for x, is_panel in zip(main.accesses, packed)]
 
   def anew(r: UOp) -> float:
-    found = sum(n for x, n in lines if r in x.strides)
+    found = sum(pieces * (JUMP + nbytes / LINE) for x, pieces, nbytes in runs if r in x.strides)
     if r is v:
       return found * V_FIRST if panels <= cache else math.inf
     return found
@@ -410,8 +420,16 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cach
   return (*shared, *sorted((v, *(r for r in a.parallel if r is not v and r not in shared)), key=anew, reverse=True))
 
 
-def lines_of(x: Access, over: Ranges, tiles: Tiles, packed: bool) -> float:
-  """How many lines of memory a tile reads of something in a run of a reduction."""
+def jumps_of(x: Access, over: Ranges, tiles: Tiles) -> int:
+  """How many pieces of something a run of a reduction reads that one step does not; none of what is far from step to
+  step, which is staged."""
+  if abs(x.strides.get(over[-1]) or 0) * x.itemsize > LINE:
+    return 0
+  return pieces_of(x, over, tiles)[0] - pieces_of(x, (), tiles)[0]
+
+
+def pieces_of(x: Access, over: Ranges, tiles: Tiles, packed: bool = False) -> tuple[int, int]:
+  """In how many pieces, each far from the others, a tile reads something in a run of a reduction; bytes of each."""
   steps = [(abs(s or 0), size(r) if r in over else tiles.get(r, Tile()).size) for r, s in x.strides.items()]
   span, apart = x.itemsize, 1
   for step, times in sorted(steps):
@@ -421,7 +439,7 @@ def lines_of(x: Access, over: Ranges, tiles: Tiles, packed: bool) -> float:
       span += step * x.itemsize * (times - 1)
     else:
       apart *= times
-  return apart * (1 + span / LINE)
+  return apart, span
 
 
 class Stages:
