@@ -318,6 +318,101 @@ def test_after_an_error_everything_goes_on():
   assert ones(4, 4).shard(D2, axis=1).sum().item() == 16 and Sharding(D2, 0).axis == 0 and Device.DEFAULT == before
 
 
+IMAGE, FOUR = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), np.arange(4, dtype=np.float32)
+OF_INTEGERS = {
+  "arange": lambda n: Tensor.arange(n(1), n(7), n(2)),
+  "eye": lambda n: Tensor.eye(n(3)),
+  "full": lambda n: Tensor.full((n(2),), n(3)),
+  "randint": lambda n: Tensor.randint(n(3), low=n(5), high=n(6)),
+  "randperm": lambda n: Tensor.randperm(n(1)),
+  "one_hot": lambda n: Tensor([1, 0]).one_hot(n(3)),
+  "pad": lambda n: Tensor(FOUR).pad((n(1), n(2))),
+  "pad pairs": lambda n: Tensor(FOUR).pad(((n(1), n(2)),)),
+  "shrink": lambda n: Tensor(FOUR).shrink(((n(1), n(3)),)),
+  "split": lambda n: Tensor(FOUR).split(n(3))[0],
+  "chunk": lambda n: Tensor(FOUR).chunk(n(2))[1],
+  "roll": lambda n: Tensor(FOUR).roll(n(1), n(0)),
+  "squeeze": lambda n: Tensor(IMAGE).squeeze(n(0)),
+  "unfold": lambda n: Tensor(FOUR).unfold(n(0), n(2), n(1)),
+  "diagonal": lambda n: Tensor(IMAGE).diagonal(n(1), n(2), n(3)),
+  "avg_pool2d": lambda n: Tensor(IMAGE).avg_pool2d(n(2), stride=n(1), padding=n(1)),
+  "max_pool2d": lambda n: Tensor(IMAGE).max_pool2d(n(2), dilation=n(2), ceil_mode=True),
+  "conv2d": lambda n: Tensor(IMAGE).conv2d(Tensor(IMAGE), padding=n(1), stride=n(2), dilation=n(1), groups=n(1)),
+  "conv_transpose2d": lambda n: Tensor(IMAGE).conv_transpose2d(Tensor(IMAGE), stride=n(2), output_padding=n(1)),
+  "interpolate": lambda n: Tensor(IMAGE).interpolate((n(2), n(3))),
+  "lerp": lambda n: Tensor(FOUR).lerp(Tensor(FOUR) + 1, n(1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_integers_of_numpy_are_integers(name):
+  """As of shapes that were computed. They were AttributeErrors, and integers that are "not iterable"."""
+  got, want = OF_INTEGERS[name](np.int64), OF_INTEGERS[name](int)
+  assert got.dtype is want.dtype and got.tolist() == want.tolist()
+  assert all(type(n) is int for n in got.shape)
+
+
+def test_layers_take_integers_of_numpy():
+  assert nn.Conv2d(np.int64(1), 2, np.int64(3))(Tensor(IMAGE)).shape == (1, 2, 2, 2)
+
+
+NO_TENSORS = {
+  "gather: index=3": lambda x: x.gather(0, 3),
+  "scatter: index=3": lambda x: x.scatter(0, 3, 1.0),
+  "scatter_reduce: src=1.0": lambda x: x.scatter_reduce(0, Tensor([0]), 1.0, "sum"),
+  "lerp: end=3": lambda x: x.lerp(3, 0.5),
+  "masked_select: mask=True": lambda x: x.masked_select(True),
+  "masked_fill: mask=True": lambda x: x.masked_fill(True, 1),
+  "linear: weight=2": lambda x: x.linear(2),
+  "conv2d: weight=None": lambda x: Tensor(IMAGE).conv2d(None),
+  "conv2d: bias=0": lambda x: Tensor(IMAGE).conv2d(Tensor(IMAGE), 0),
+  "batchnorm: mean=0": lambda x: x.reshape(2, 2).batchnorm(None, None, 0, 1),
+  "binary_crossentropy: Y=1": lambda x: x.binary_crossentropy(1),
+  "cross_entropy: Y=1": lambda x: x.reshape(2, 2).cross_entropy(1),
+  "sparse_categorical_crossentropy: Y=": lambda x: x.reshape(2, 2).sparse_categorical_crossentropy([0, 1]),
+  "nll_loss: Y=": lambda x: x.reshape(2, 2).nll_loss(np.array([0, 1])),
+  "scaled_dot_product_attention: value=None": lambda x: x.reshape(2, 2).scaled_dot_product_attention(x, value=None),
+}
+
+
+@pytest.mark.parametrize("message", NO_TENSORS)
+def test_what_is_no_tensor_where_one_is_meant_is_named(message):
+  """They were AttributeErrors of the inside."""
+  with pytest.raises(TypeError, match=f"(?s){re.escape(message)}.* and no Tensor.*fix: Tensor\\("):
+    NO_TENSORS[message](Tensor(FOUR))
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda x: x.sum(0).cumsum(1.5), "dim 1.5 is a float, and no integer.*fix: give one dim"),
+    (lambda x: x.cat(x, dim="0"), "dim '0' is a str, and no integer.*fix: give one dim"),
+    (lambda x: x.sort(None), "dim None is a NoneType, and no integer.*fix: give one dim"),
+    (lambda x: x.split(1.5), "1.5 is a float, where an integer is meant.*fix: give an integer, or one for each dim"),
+    (lambda x: x.max_pool2d(2, stride=1.5), "1.5 is a float, where an integer is meant.*fix: give an integer"),
+    (lambda x: x.conv2d(x, padding=0.5), "0.5 is a float, where an integer is meant.*fix: give an integer"),
+  ],
+)
+def test_what_is_no_integer_where_one_is_meant_is_named(make, message):
+  with pytest.raises(TypeError, match=f"(?s){message}"):
+    make(Tensor(IMAGE))
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda x: x.avg_pool2d(2, stride=0, ceil_mode=True),
+    lambda x: x.conv_transpose2d(x, stride=0),
+    lambda x: x.conv_transpose2d(x, stride=-1),
+    lambda x: x.conv_transpose2d(x, groups=0),
+  ],
+)
+def test_steps_that_are_not_positive_are_named(make):
+  """They were ZeroDivisionErrors."""
+  with pytest.raises(ValueError, match="(?s)(must be positive|c a multiple of groups).*fix: "):
+    make(Tensor(IMAGE))
+
+
 def test_labels_to_be_left_out_are_no_mistake():
   """The fixes that the errors name; labels that were computed are as they were: they have loss 0, and count."""
   alone = logits()[:1].cross_entropy(Tensor([0])).item()

@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 import pytest
 
-from tinygrad import Context, Tensor, dtypes, nn
+from tinygrad import Context, Tensor, TinyJit, dtypes, nn
 from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.nn.state import (
   CheckpointError,
@@ -494,6 +494,21 @@ def test_load_takes_the_dtype_of_the_state_dict():
   load_state_dict(net, get_state_dict(Net(10)) | {"a": Tensor(x)})
   assert net.a.dtype is dtypes.float16
   np.testing.assert_array_equal(net.a.numpy(), x)
+
+
+@pytest.mark.parametrize("sharded", (False, True))
+def test_a_captured_step_sees_what_is_loaded(sharded: bool, tmp_path: Path):
+  """As one does that goes back to the best weights. It replayed those of the capture."""
+  net = Net(0)
+  if sharded:
+    net.a.shard_(D2, axis=0)
+  Tensor.realize(*get_parameters(net))
+  total = TinyJit(lambda x: (net.a * x).sum() + net.layers[0].sum())
+  before = [total(Tensor([2.0])).item() for _ in range(3)]
+  safe_save(get_state_dict(Net(10)), tmp_path / "m.safetensors")
+  load_state_dict(net, safe_load(tmp_path / "m.safetensors"))
+  want = sum(float(t.numpy().sum()) * k for t, k in ((net.a, 2), (net.layers[0], 1)))
+  assert abs(total(Tensor([2.0])).item() - want) < 1e-5 < abs(before[-1] - want)
 
 
 def test_load_refuses_and_changes_nothing():

@@ -3,6 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -61,7 +62,14 @@ def all_int(t: Iterable[Any]) -> bool:
 
 
 def make_tuple(x: int | Sequence[int], cnt: int) -> tuple[int, ...]:
-  return (x,) * cnt if isinstance(x, int) else tuple(x)
+  """An integer of any kind `cnt` times, or those of a sequence. TypeError for what is neither."""
+  if type(x) is int:
+    return (x,) * cnt
+  given: tuple[Any, ...] = tuple(x) if isinstance(x, Iterable) else (x,) * cnt
+  if odd := [n for n in given if not hasattr(n, "__index__")]:
+    rule = f"{odd[0]!r} is a {type(odd[0]).__name__}, where an integer is meant"
+    raise TypeError(f"{rule}\n  fix: give an integer, or one for each dim")
+  return tuple(int(n) if isinstance(n, Integral) else n for n in given)
 
 
 def get_child(obj: Any, key: str) -> Any:

@@ -1,7 +1,9 @@
 """What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Number
 from typing import Any, NoReturn, Self, TypeVar, cast
 
 from tinygrad.device import (
@@ -47,6 +49,29 @@ def also_named(**names: str) -> Callable[[Method], Method]:
     return cast("Method", call)
 
   return with_names
+
+
+def _tensors_alone(method: Method) -> Method:
+  """The method with its parameters that are annotated as tensors checked: TypeError for what is none."""
+  parameters = enumerate(inspect.signature(method).parameters.items())
+  named = [(i, k, p.annotation) for i, (k, p) in parameters if p.kind is not p.VAR_POSITIONAL]
+  wanted = [(i, k, kind != Self) for i, k, kind in named if kind == Self or kind == Self | None]
+
+  @functools.wraps(method)
+  def call(*args: Any, **kwargs: Any) -> Any:
+    for i, name, optional in wanted:
+      x = args[i] if i < len(args) else kwargs.get(name, args[0])
+      if not isinstance(x, (Base, UOp)) and not (optional and x is None):
+        problem = f"{method.__name__}: {name}={x!r} is a {type(x).__name__}, and no Tensor"
+        raise TypeError(f"{problem}\n  fix: Tensor({name})")
+    return method(*args, **kwargs)
+
+  return cast("Method", call) if wanted else method
+
+
+def python_number(x: Any) -> Any:
+  """A number of numpy's as Python's."""
+  return x.item() if isinstance(x, Number) and not isinstance(x, (int, float)) and hasattr(x, "item") else x
 
 
 def dim_arguments(*given: Any) -> tuple[Any, ...]:
@@ -155,6 +180,11 @@ class Base:
   follows: bool
   """Whether it is memory, or a view of it: what is written there shows here. Otherwise it is a value, which stays as it
   was when it was made, although its node may have simplified to a view of memory (docs/assignment.md)."""
+
+  def __init_subclass__(cls) -> None:
+    for name, member in list(vars(cls).items()):
+      if inspect.isfunction(member) and not name.startswith("_") and name != "alu":
+        setattr(cls, name, _tensors_alone(member))
 
   def __init__(self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None) -> None:
     """A tensor of a list or an array."""
@@ -299,6 +329,10 @@ class Base:
   def _dim(self, dim: int, extra: bool = False) -> int:
     """A dim counted from the front; `extra` allows one past the last. IndexError if there is no such dim."""
     n = max(1, self.ndim + extra)
+    given: object = dim
+    if not isinstance(given, Integral):
+      rule = f"dim {dim!r} is a {type(dim).__name__}, and no integer"
+      raise TypeError(f"{rule}\n  fix: give one dim of a tensor of shape {self.shape}, from {-n} to {n - 1}")
     if not -n <= dim < n:
       rule = f"dim {dim} out of range [{-n}, {n - 1}] of a tensor of shape {self.shape}"
       raise IndexError(f"{rule}\n  fix: count dims from 0, or from the end from -1")

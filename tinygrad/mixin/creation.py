@@ -15,6 +15,7 @@ from tinygrad.mixin.base import (
   check_choice,
   check_matrices,
   dim_arguments,
+  python_number,
   sint,
   to_placement,
 )
@@ -62,6 +63,7 @@ class Creation(Math):
     if isinstance(fill_value, (list, tuple)):
       what = f"full: the value is one number, not a {type(fill_value).__name__}"
       raise TypeError(f"{what}\n  fix: Tensor({fill_value!r}).expand({shape!r})")
+    fill_value = python_number(fill_value)
     d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
     if not symbolic:
       check_holds(d, fill_value)
@@ -274,7 +276,7 @@ class Creation(Math):
 
 def _number(x: Any) -> Any:
   """An argument as a number: that of a tensor of one element."""
-  return x.numpy().item() if isinstance(x, Base) else x
+  return x.numpy().item() if isinstance(x, Base) else python_number(x)
 
 
 def _progression(n: sint, start: Any, step: Any, dtype: DType) -> UOp:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.program_order import memory_state
-from tinygrad.helpers import ceildiv, numpy, prod
+from tinygrad.helpers import ceildiv, make_tuple, numpy, prod
 from tinygrad.mixin.base import Base, also_named, broadcast_shape, check_choice, common_shape, mismatch, sint
 from tinygrad.mixin.movement import value_now
 from tinygrad.mixin.reduce import Reduce
@@ -225,6 +225,7 @@ class Indexing(Reduce):
       >>> Tensor([0, 2]).one_hot(3).tolist()
       [[1, 0, 0], [0, 0, 1]]
     """
+    (num_classes,) = make_tuple(num_classes, 1)
     if num_classes <= 0:
       raise ValueError(
         f"one_hot: the number of classes must be positive, got {num_classes}\n  fix: leave it out, or give 1 or more"

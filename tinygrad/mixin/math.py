@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tinygrad.dtype import DType, dtypes, to_dtype
-from tinygrad.mixin.base import also_named, check_choice
+from tinygrad.mixin.base import also_named, check_choice, python_number
 from tinygrad.mixin.elementwise import Elementwise
 from tinygrad.transforms.own_rules import custom_jvp
 
@@ -414,6 +414,7 @@ class Math(Elementwise):
     way = end.sub(self)
     if isinstance(weight, (int, float)):
       return self.add(way.mul(weight)) if weight < 0.5 else end.add(way.mul(weight - 1))
+    weight = python_number(weight)
     near = self._wrap(self._lift(weight, "lerp")).lt(0.5)
     return near.where(self, end).add(way.mul(near.where(weight, -1 + weight)))
 

@@ -1,8 +1,9 @@
 """Movement: methods that change which element stands where, and never what it is."""
 
 import functools
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from tinygrad.engine.run import limits
@@ -16,6 +17,7 @@ from tinygrad.mixin.base import (
   common_dtype,
   dim_arguments,
   mismatch,
+  python_number,
   sint,
 )
 from tinygrad.uop import Ops, UOp, simplify_sint, smax, smin, substitute
@@ -151,7 +153,7 @@ class Movement(Base):
     """
     if dim is None:
       return self.reshape(tuple(s for s in self.shape if not (isinstance(s, int) and s == 1)))
-    asked = {self._dim(d) for d in ([dim] if isinstance(dim, int) else dim)}
+    asked = {self._dim(d) for d in make_tuple(dim, 1)}
     rest = tuple(s for i, s in enumerate(self.shape) if i not in asked or not (isinstance(s, int) and s == 1))
     return self.reshape(rest) if len(rest) < self.ndim else self._seen(self.uop)
 
@@ -265,7 +267,9 @@ class Movement(Base):
       [[2, 3]]
     """
     self._check_count("shrink", len(arg), "ranges", "one pair or None")
-    pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
+    pairs: Pairs = tuple(
+      (0, n) if p is None else (python_number(p[0]), python_number(p[1])) for p, n in zip(arg, self.shape)
+    )
     for (a, b), n in zip(pairs, self.shape):
       if None not in (known := [value_now(x) for x in (0, a, b, n)]) and known != sorted(known):
         what = f"the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})"
@@ -311,6 +315,7 @@ class Movement(Base):
     if not hasattr(padding, "__len__"):
       around = (padding,) * 2 * min(2, self.ndim)
       raise TypeError(f"pad: needs amounts for both sides of dims, {padding!r} is one\n  fix: x.pad({around})")
+    padding = [python_number(p) for p in padding]
     if all(isinstance(p, (int, UOp)) for p in padding):
       if len(padding) % 2 or len(padding) > 2 * self.ndim:
         rule = f"needs 2 amounts a dim, at most {2 * self.ndim} for {self.shape}"
@@ -319,7 +324,7 @@ class Movement(Base):
       pairs: Pairs = ((0, 0),) * (self.ndim - len(inner)) + inner
     else:
       self._check_count("pad", len(padding), "pairs", "one pair or None")
-      pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
+      pairs = tuple((0, 0) if p is None else (python_number(p[0]), python_number(p[1])) for p in padding)
     if mode == "constant":
       return (self if value == 0 else self.cast(self._lift(value, "pad").dtype))._pad_pairs(pairs, value)
     if not all_int(flatten(pairs)):
@@ -456,16 +461,18 @@ class Movement(Base):
     """
     d = self._dim(dim)
     n = self.shape[d]
-    if isinstance(sizes, int):
-      if sizes < 1:
-        raise ValueError(f"split: parts of {sizes} elements\n  fix: give a length of at least 1, or all lengths")
+    lengths = make_tuple(sizes, 1)
+    if not isinstance(sizes, Iterable):
+      (size,) = lengths
+      if size < 1:
+        raise ValueError(f"split: parts of {size} elements\n  fix: give a length of at least 1, or all lengths")
       n = int(n)
-      sizes = [min(sizes, n - i) for i in range(0, max(1, n), max(1, sizes))]
-    elif sum(sizes) != n:
-      rule = f"the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}"
+      lengths = tuple(min(size, n - i) for i in range(0, max(1, n), size))
+    elif sum(lengths) != n:
+      rule = f"the sizes {list(lengths)} sum to {sum(lengths)}, dim {d} of {self.shape} has {n}"
       raise ValueError(f"split: {rule}\n  fix: give all of it")
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
+    ends = itertools.accumulate(lengths)
+    return tuple(self._slice(d, e - s, e) for s, e in zip(lengths, ends))
 
   def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
     """At most `chunks` parts of equal length (the last may be shorter). ValueError unless `chunks` is positive.
@@ -475,6 +482,7 @@ class Movement(Base):
       >>> [t.tolist() for t in Tensor.arange(5).chunk(2)]
       [[0, 1, 2], [3, 4]]
     """
+    (chunks,) = make_tuple(chunks, 1)
     if chunks <= 0:
       raise ValueError(f"chunk: the number of parts must be positive, got {chunks}\n  fix: give 1 or more")
     n = self.shape[self._dim(dim)]
@@ -490,11 +498,12 @@ class Movement(Base):
       >>> Tensor([1, 2, 3]).roll(1).tolist()
       [3, 1, 2]
     """
+    amounts = make_tuple(shifts, 1)
     if dims is None:
-      if not isinstance(shifts, int):
+      if len(amounts) != 1:
         raise ValueError(f"roll: shifts {shifts} need dims\n  fix: dims=(0, 1), as many as there are shifts")
-      return self.flatten().roll(shifts, 0).reshape(self.shape)
-    amounts, axes = make_tuple(shifts, 1), make_tuple(dims, 1)
+      return self.flatten().roll(amounts, 0).reshape(self.shape)
+    axes = make_tuple(dims, 1)
     if len(amounts) != len(axes):
       raise ValueError(f"roll: {len(amounts)} shifts for {len(axes)} dims\n  fix: give one shift a dim")
     x = self
@@ -507,12 +516,19 @@ class Movement(Base):
 
   # ---- windows and diagonals
 
+  def _steps(
+    self, name: str, n: int, stride: int | Sequence[int], dilation: int | Sequence[int]
+  ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Strides and dilations of `n` dims. ValueError for one that is not positive."""
+    strides, dilations = make_tuple(stride, n), make_tuple(dilation, n)
+    if min((*strides, *dilations), default=1) < 1:
+      mismatch(name, f"stride {strides} and dilation {dilations} must be positive", [self.uop], "give 1 or more")
+    return strides, dilations
+
   def _pool(self, kernel: tuple[int, ...], stride: int | Sequence[int] = 1, dilation: int | Sequence[int] = 1) -> Self:
     """Sliding windows over the last dims: (*batch, *dims) -> (*batch, *positions, *kernel)."""
     n = len(kernel)
-    strides, dilations = make_tuple(stride, n), make_tuple(dilation, n)
-    if min((*strides, *dilations), default=1) < 1:
-      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], "give 1 or more")
+    strides, dilations = self._steps("pool", n, stride, dilation)
     first, u = self.ndim - n, self.uop
     for i, (k, s, d) in enumerate(zip(kernel, strides, dilations)):
       size = ceildiv(u.shape[first + i] - d * (k - 1), s)
@@ -532,7 +548,7 @@ class Movement(Base):
       >>> Tensor([1, 2, 3, 4, 5]).unfold(0, 3, 2).tolist()
       [[1, 2, 3], [3, 4, 5]]
     """
-    d = self._dim(dim)
+    d, (size, step) = self._dim(dim), make_tuple((size, step), 2)
     if size < 0 or step <= 0 or (self.ndim and size > self.shape[d]):
       rule = f"size {size}, step {step} do not fit dim {d} of {self.shape}"
       raise ValueError(f"unfold: {rule}\n  fix: 0 <= size <= the dim, step >= 1")
@@ -550,7 +566,7 @@ class Movement(Base):
       >>> Tensor.arange(9).reshape(3, 3).diagonal(offset=1).tolist()
       [1, 5]
     """
-    a, b = self._dim(dim1), self._dim(dim2)
+    a, b, (offset,) = self._dim(dim1), self._dim(dim2), make_tuple(offset, 1)
     if a == b:
       raise ValueError(
         f"diagonal: dim1 and dim2 are both {a} of {self.shape}\n  fix: give two dims, e.g. dim1=0, dim2=1"

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from tinygrad.device import HOST_DEVICE
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
-from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, sint
+from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, python_number, sint
 from tinygrad.mixin.linalg import Linalg, contract
 from tinygrad.mixin.math import in_float32
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -26,7 +26,7 @@ REPEATED = 40  # times up to which i * float32(1 / times), as the nearest is fou
 def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
   """One int, one a dim (first dim first), or (before, after) of the last dim, then of the last but one, …: as pairs,
   first dim first."""
-  amounts = [padding] * rank if isinstance(padding, int) else list(padding)
+  amounts = make_tuple(padding, rank)
   if len(amounts) == rank:
     return [(p, p) for p in amounts]
   if len(amounts) != 2 * rank:
@@ -167,10 +167,11 @@ class NN(Linalg):
       (1, 3, 8, 8)
     """
     rank = weight.ndim - 2
-    if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or self.shape[1] % groups:
+    if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or groups < 1 or self.shape[1] % groups:
       rule = "needs x (b, c, *dims) and weight (c, cout/groups, *kernel), c a multiple of groups"
       mismatch("conv_transpose2d", rule, (self.uop, weight.uop), "channels are dim 1 of x and dim 0 of the weight")
-    strides, dilations, extra = (make_tuple(v, rank) for v in (stride, dilation, output_padding))
+    strides, dilations = self._steps("conv_transpose2d", rank, stride, dilation)
+    extra = make_tuple(output_padding, rank)
     w, ways, steps, past = weight.unflatten(0, (groups, -1)).transpose(1, 2), [], [], []
     each = zip(weight.shape[2:], strides, dilations, _pad_amounts(padding, rank, "conv_transpose2d"), extra)
     for i, (k, s, d, (before, after), more) in enumerate(each):
@@ -213,17 +214,18 @@ class NN(Linalg):
     rank = len(kernel)
     if self.ndim < rank:
       mismatch("pool", f"a window {kernel} needs at least {rank} dims", [self.uop], "give a kernel_size of fewer dims")
-    strides, pads = make_tuple(kernel if stride is None else stride, rank), _pad_amounts(padding, rank, "pool")
+    strides, dilations = self._steps("pool", rank, kernel if stride is None else stride, dilation)
+    pads = _pad_amounts(padding, rank, "pool")
     lead = ((0, 0),) * (self.ndim - rank)
     x = self._pad_pairs((*lead, *pads), fill)
     if ceil:  # one more window where it starts inside the tensor or its padding before
       more = []
-      for n, (_, after), k, s, d in zip(x.shape[-rank:], pads, kernel, strides, make_tuple(dilation, rank)):
+      for n, (_, after), k, s, d in zip(x.shape[-rank:], pads, kernel, strides, dilations):
         span = n - d * (k - 1) - 1
         last = ceildiv(span, s) * s  # where the last window starts
         more.append((0, max(0, (last if last < n - after else last - s) - span)))
       x = x._pad_pairs((*lead, *more), past)
-    return x._pool(kernel, strides, dilation)
+    return x._pool(kernel, strides, dilations)
 
   def max_pool2d(
     self,
@@ -320,7 +322,7 @@ class NN(Linalg):
       [[[0.0, 0.5, 1.5, 2.0]]]
     """
     check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
-    lengths = list(size) if isinstance(size, (tuple, list)) else []
+    lengths = [python_number(n) for n in size] if isinstance(size, (tuple, list)) else []
     if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):
       rule = "must be positive lengths of the last dims"
       raise ValueError(

@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
 from tinygrad.engine.run import recorders
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
-from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, to_placement
+from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, python_number, to_placement
 from tinygrad.mixin.indexing import Indexing
 from tinygrad.transforms.batching import drawn_for
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
@@ -225,6 +225,7 @@ class Random(Indexing):
       >>> Tensor.randint(2, 3, low=5, high=6).tolist()
       [[5, 5, 5], [5, 5, 5]]
     """
+    low, high = python_number(low), python_number(high)
     if not isinstance(low, int) or not isinstance(high, int):
       raise TypeError(
         f"randint: low and high must be integers, got {low!r} and {high!r}\n  fix: int(x) of each; uniform takes floats"
@@ -321,7 +322,8 @@ class Random(Indexing):
       >>> Tensor.randperm(4).sort()[0].tolist()
       [0, 1, 2, 3]
     """
-    words = cls._wrap(cls._random_words((n,), device)[0])  # whole: of floats more would be equal, and stay in order
+    # whole: of floats more would be equal, and stay in order
+    words = cls._wrap(cls._random_words((python_number(n),), device)[0])
     order = cls._make(words.argsort().cast(dtype or dtypes.default_int).uop, **kwargs)
     return order if device is None else order._new(order.uop.copy_to_device(reduced_placement(to_placement(device))))
 

@@ -131,7 +131,7 @@ class Reduce(Creation):
     """
     return self.bool().min(axis, keepdim)
 
-  def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+  def allclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
     """Whether all elements are close (`isclose`), as a bool tensor.
     Shape: `(..), (..) -> ()`.
 

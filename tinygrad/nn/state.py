@@ -298,7 +298,8 @@ def load_state_dict(
   realize: bool = True,
 ) -> list[Tensor]:
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
-  and in the state dict's dtype. One element is one element: what is saved as (1,) loads into (), and the other way.
+  and in the state dict's dtype. Memory of that dtype is assigned to, so replays of a captured step see it.
+  One element is one element: what is saved as (1,) loads into (), and the other way.
 
   `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
   model has no place for are only reported at DEBUG>=1. `verbose`: a progress bar on a terminal. `consume`: remove
@@ -330,8 +331,11 @@ def load_state_dict(
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
     x = state_dict.pop(k) if consume else state_dict[k]
-    # Not `replace`, which wants the same dtype: a model takes the precision that it was saved in.
-    v.uop, v.follows = x.reshape(v.shape).to(v.device).uop, False
+    value = x.reshape(v.shape).to(v.device)
+    if v.uop.op is Ops.BUFFER and v.dtype is value.dtype:  # the memory that a captured step reads
+      v.assign(value)
+    else:  # not `replace`, which wants the same dtype: a model takes the precision that it was saved in
+      v.uop, v.follows = value.uop, False
     if realize:
       v.realize()
   return list(found.values())
