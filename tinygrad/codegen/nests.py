@@ -141,7 +141,7 @@ class NestSchedule:
     fills = (u for u in self.kernel.toposort() if u.op is Ops.AFTER)
     if wrong := [r for u in fills for r in u.loops if r.arg[1] in IN_REGISTERS]:
       rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
-      raise IllegalStep(rule, "stage it with that loop among its dims")
+      raise IllegalStep(rule, "stage it first, or with that loop among its dims")
 
   def core(self, name: str) -> Core:
     if (found := next((c for c in self.room.target.cores if c.name == name), None)) is None:
@@ -237,6 +237,7 @@ class NestSchedule:
         together.setdefault(key, []).append(replace(panel, offset=offset))
     for some in together.values():
       self.kernel = stage_panels(self.kernel, some, self.room.ids)
+    self.check_fills()
 
   def panel(self, spec: Staged, image: UOp, label: str) -> Panel:
     def loops(names: Sequence[str]) -> list[UOp]:

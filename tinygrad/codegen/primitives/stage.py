@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
@@ -82,9 +81,6 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   loops of its own, wherever the other loops that it depends on are open; of several together."""
   effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
   for p in panels:
-    if wrong := [r for r in p.operand.loops if r not in p.loops and r.arg[1] in IN_REGISTERS]:
-      rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
-      raise IllegalStep(rule, "stage it first")
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = own_loops(p.loops, ids)
