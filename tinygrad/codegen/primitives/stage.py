@@ -45,7 +45,7 @@ class Panel:
   row: int
   offset: int
   scheduled: Scheduled
-  stages: int = 1  # blocks of memory, which iterations of the reduction around it take in turn
+  stages: int = 1  # blocks of memory, which iterations of the one reduction around it take in turn
   tile: bool = False
   reading: int = 1  # of the blocks, those that may still be read when another is filled
 
@@ -84,16 +84,15 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = own_loops(p.loops, ids)
-    stages, at = p.stages if len(p.around) == 1 else 1, p.place
-    memory = scratch(p.operand.dtype, p.offset, ids, p.nbytes * stages)
-    if stages > 1:
-      turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(stages)))
+    at, memory = p.place, scratch(p.operand.dtype, p.offset, ids, p.nbytes * p.stages)
+    if p.stages > 1:
+      turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(p.stages)))
       at = affine(at, {}).plus(Affine(0, {turn: 1}), p.nbytes // p.operand.dtype.itemsize).uop()
     where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, at))
     there, value = (substitute_free(x, own) for x in (where, p.operand))
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
     memories.append(where)
-  ahead = max(min(p.stages - p.reading if len(p.around) == 1 else 0 for p in panels), 0)
+  ahead = max(min(p.stages - p.reading for p in panels), 0)
   for p, where in zip(panels, memories):
     filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
