@@ -389,8 +389,6 @@ class Values:
     if u.op is Ops.RANGE:
       assert u in self.home and self.home[u].open, f"range {u.arg} is used outside of its loop"
       return u
-    if u.op is Ops.VARIABLE:
-      return self.node(Ops.VARIABLE, u.dtype, (), u.arg)
     return self.apply(u, [self.emit(s, env) for s in u.src])
 
   def compare(self, u: UOp, env: Env) -> UOp:
