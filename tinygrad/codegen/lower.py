@@ -77,7 +77,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH and (not grid or u.arg[0] < target.scratch)]
   start = taken = most = max((u.arg[0] + u.arg[2] for u in memory), default=0)
   nests = [stores] if target.threads and not grid else [(s,) for s in parts_of(kernel)[0]]
-  around = in_common(nests) if target.threads else in_common(nests, AxisKind)
+  around = in_common(nests) if target.threads else in_common(nests, tuple(AxisKind))
   out = list[Sequence[UOp]]()
   for i, nest in enumerate(nests):
     if i and {*nest[0].src[2:]} & around != {*nests[i - 1][0].src[2:]} & around:
