@@ -600,6 +600,17 @@ def test_memory_that_is_to_span_a_loop_of_no_fixed_length_is_refused():
     stage.stage_panels(nest.kernel, [panel], LoopIds(VARIABLE))
 
 
+@pytest.mark.parametrize(("dims", "blocks"), [(("i0", "k0.i"), 3), (("i0",), 1)])
+def test_memory_has_the_blocks_that_iterations_of_one_loop_take_in_turn(dims, blocks):
+  """Within two loops of a reduction there is one block, and no more is taken."""
+  nest = nest_of(SMALL, GRID)
+  nest.split("k0", 2, "mask")
+  nest.pipeline(3)
+  nest.stage(Staged(0, dims))
+  (memory,) = {u for u in nest.kernel.toposort() if u.op is Ops.SCRATCH}
+  assert nest.taken == memory.arg[2] == 64 * blocks
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_block_has_iterations(size):
   with pytest.raises(AssertionError, match="a block of"):

@@ -5,7 +5,7 @@ row's own (a PARAM whose slot is below 0) is the group's local memory."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,9 +113,9 @@ def teams_at_once(stores: Sequence[UOp], rows: Ranges, core: Core) -> int:
   return REGISTERS // (core.lanes * min(held + BESIDE, THREAD))
 
 
-def in_common(nests: Sequence[Sequence[UOp]]) -> set[UOp]:
-  """The loops that keep their order and that several nests run in: what comes block by block."""
-  users = Counter(r for nest in nests for r in nest[0].src[2:] if r.arg[1] is AxisKind.REDUCE)
+def in_common(nests: Sequence[Sequence[UOp]], kinds: Container[AxisKind] = (AxisKind.REDUCE,)) -> set[UOp]:
+  """The loops that several nests run in; of those that keep their order: what comes block by block."""
+  users = Counter(r for nest in nests for r in nest[0].src[2:] if r.arg[1] in kinds)
   return {r for r, n in users.items() if n > 1}
 
 

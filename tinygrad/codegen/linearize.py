@@ -419,8 +419,7 @@ class Linearizer:
       self.step(sums)
     elif len(loops) > 1:
       with self.values.iterations(loops[0]):
-        if loops[0].src[0].op is not Ops.CONST or loops[0].src[0].arg > 0:
-          self.reduction_loops(sums, loops[1:])
+        self.reduction_loops(sums, loops[1:])
     else:
       for _ in self.blocks(sums, loops[0]):
         self.step(sums)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tinygrad.codegen.check import check_linear
-from tinygrad.codegen.group_rows import have_nests, in_groups, with_barriers
+from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_barriers
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.linearize import linear_code
@@ -78,9 +77,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH and (not grid or u.arg[0] < target.scratch)]
   start = taken = most = max((u.arg[0] + u.arg[2] for u in memory), default=0)
   nests = [stores] if target.threads and not grid else [(s,) for s in parts_of(kernel)[0]]
-  users = Counter(r for nest in nests for s in nest for r in s.src[2:])
-  # loops that nests share: on a grid, those that keep their order
-  around = {r for r, n in users.items() if n > 1 and (not target.threads or (grid and r.arg[1] is AxisKind.REDUCE))}
+  around = in_common(nests) if target.threads else in_common(nests, tuple(AxisKind))
   out = list[Sequence[UOp]]()
   for i, nest in enumerate(nests):
     if i and {*nest[0].src[2:]} & around != {*nests[i - 1][0].src[2:]} & around:

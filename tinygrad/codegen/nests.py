@@ -141,7 +141,7 @@ class NestSchedule:
     fills = (u for u in self.kernel.toposort() if u.op is Ops.AFTER)
     if wrong := [r for u in fills for r in u.loops if r.arg[1] in IN_REGISTERS]:
       rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
-      raise IllegalStep(rule, "stage it with that loop among its dims")
+      raise IllegalStep(rule, "stage it first, or with that loop among its dims")
 
   def core(self, name: str) -> Core:
     if (found := next((c for c in self.room.target.cores if c.name == name), None)) is None:
@@ -228,15 +228,13 @@ class NestSchedule:
     for spec in map(Staged._make, panels):
       for n, image in enumerate(self.operands[spec.operand]):
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
-        free = image.loops.difference(panel.loops)
-        within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
-        turns = free & {*reducing, *self.around}
-        panel = replace(panel, stages=self.stages if turns else 1)
-        offset = self.place(panel, bool(within) or self.inside(image))
-        key = turns if spec.order else frozenset((image,))
+        offset = self.place(panel, not reducing.isdisjoint(panel.around) or self.inside(image))
+        # within a reduction it is filled anew, by threads with others that are then
+        key = frozenset(panel.around if spec.order else (image,))
         together.setdefault(key, []).append(replace(panel, offset=offset))
     for some in together.values():
       self.kernel = stage_panels(self.kernel, some, self.room.ids)
+    self.check_fills()
 
   def panel(self, spec: Staged, image: UOp, label: str) -> Panel:
     def loops(names: Sequence[str]) -> list[UOp]:
@@ -249,7 +247,8 @@ class NestSchedule:
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
     fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
     scheduled = self.scheduled(label, 1 << 62, fill=fill)
-    return Panel(image, (*outer,), (*inner,), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
+    panel = Panel(image, (*outer,), (*inner,), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
+    return replace(panel, stages=self.stages) if len(panel.around) == 1 else panel
 
   def inside(self, image: UOp) -> bool:
     """Whether it has to be filled within the innermost of the loops that nests share."""

@@ -74,8 +74,6 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
     for found in how(nest, a, core, (x, y), (m, n, k)):
       if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
         yield found
-        if how is not of_tiles:
-          return
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:

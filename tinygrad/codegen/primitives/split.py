@@ -10,7 +10,6 @@ from typing import Literal
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
@@ -52,13 +51,8 @@ def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = 
   The order of iterations stays as it is, so it is legal; to overlap, where nothing reads what is stored."""
   assert size > 0, f"a block of {size} iterations"
   n, zero = r.src[0], index(0)
-  if n.op is Ops.CONST:
-    number, left = divmod(int(n.arg), size)
-    whole, rest, base = index(number), index(left), index(number * size)
-    up = index(ceildiv(int(n.arg), size))
-  else:
-    whole, rest = n // size, n % size
-    base, up, left = whole * size, (n + (size - 1)) // size, int(rest.vmax)
+  whole, rest = n // size, n % size
+  base, up, left = whole * size, (n + (size - 1)) // size, int(rest.vmax)
   versions, outer, inner, last, once = list[Version](), None, None, None, None
   peeled = tail == "peel" or not left
   if not peeled or whole.op is not Ops.CONST or whole.arg:

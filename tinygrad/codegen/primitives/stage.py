@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
@@ -46,7 +45,7 @@ class Panel:
   row: int
   offset: int
   scheduled: Scheduled
-  stages: int = 1  # blocks of memory, which iterations of the reduction around it take in turn
+  stages: int = 1  # blocks of memory, which iterations of the one reduction around it take in turn
   tile: bool = False
   reading: int = 1  # of the blocks, those that may still be read when another is filled
 
@@ -82,22 +81,18 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   loops of its own, wherever the other loops that it depends on are open; of several together."""
   effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
   for p in panels:
-    if wrong := [r for r in p.operand.loops if r not in p.loops and r.arg[1] in IN_REGISTERS]:
-      rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
-      raise IllegalStep(rule, "stage it first")
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = own_loops(p.loops, ids)
-    stages, at = p.stages if len(p.around) == 1 else 1, p.place
-    memory = scratch(p.operand.dtype, p.offset, ids, p.nbytes * stages)
-    if stages > 1:
-      turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(stages)))
+    at, memory = p.place, scratch(p.operand.dtype, p.offset, ids, p.nbytes * p.stages)
+    if p.stages > 1:
+      turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(p.stages)))
       at = affine(at, {}).plus(Affine(0, {turn: 1}), p.nbytes // p.operand.dtype.itemsize).uop()
     where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, at))
     there, value = (substitute_free(x, own) for x in (where, p.operand))
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
     memories.append(where)
-  ahead = max(min(p.stages - p.reading if len(p.around) == 1 else 0 for p in panels), 0)
+  ahead = max(min(p.stages - p.reading for p in panels), 0)
   for p, where in zip(panels, memories):
     filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
