@@ -260,7 +260,8 @@ def test_an_unknown_device(model: Path):
 def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
   with pytest.raises(SystemExit) as e:
     llm.main(args)
-  assert e.value.code == 2 and "usage:" in capsys.readouterr().err
+  err = capsys.readouterr().err
+  assert e.value.code == 2 and "usage:" in err and args[0] in err.splitlines()[-1]
 
 
 def test_an_empty_prompt_begins_with_bos(

@@ -240,9 +240,9 @@ def main(argv: list[str] | None = None) -> int:
   """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
   parser = arguments()
   args = parser.parse_args(argv)
-  positive = [args.max_tokens, args.ctx, args.slots, args.queue]
-  if args.temperature < 0 or any(n is not None and n < 1 for n in positive):
-    parser.error("--temperature must not be negative; --max-tokens, --ctx, --slots and --queue must be positive")
+  for name, least in {"temperature": 0, "max_tokens": 1, "ctx": 1, "slots": 1, "queue": 1}.items():
+    if (n := getattr(args, name)) is not None and n < least:
+      parser.error(f"--{name.replace('_', '-')} {n} is below {least}")
   if not 0 <= args.port < 1 << 16:
     parser.error(f"--port {args.port} is none from 0 to 65535")
   if args.serve and (args.chat or args.prompt is not None):
