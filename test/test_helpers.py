@@ -355,6 +355,19 @@ def test_a_file_is_whole_whenever_a_ctrl_c_comes(tmp_path, monkeypatch):
   assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("whole", b"abc")]
 
 
+def test_no_file_is_left_by_a_ctrl_c_that_comes_as_it_is_made(tmp_path, monkeypatch):
+  made = os.open
+
+  def interrupted(*args):
+    os.close(made(*args))
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(os, "open", interrupted)
+  with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "not yet"):
+    pytest.fail("the block ran")
+  assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_is_said_of_the_file_and_leaves_what_was_there(tmp_path):
   (tmp_path / "kept").write_bytes(b"before")
   with pytest.raises(OSError, match=r"No space left.*kept"), atomic_write(tmp_path / "kept") as f:

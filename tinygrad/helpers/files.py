@@ -13,14 +13,15 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
   target = Path(path)
   target.parent.mkdir(parents=True, exist_ok=True)
   name = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
-  handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o644)
-  try:
+  try:  # a Ctrl-C just after the file is made removes it, too
+    handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o644)
     with os.fdopen(handle, "wb") as f:
       yield f
     os.chmod(name, 0o644)
     os.replace(name, target)
   except BaseException as e:
-    name.unlink(missing_ok=True)  # a Ctrl-C just after the renaming finds it gone
+    with contextlib.suppress(OSError):  # just after the renaming it is gone
+      name.unlink()
     if isinstance(e, OSError) and e.filename is None:  # of a full disk
       e.filename = os.fspath(target)
     raise
