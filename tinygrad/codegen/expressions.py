@@ -21,7 +21,6 @@ from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
-from tinygrad.uop.symbolic import fold
 
 Env = dict[UOp, int]
 Key = UOp | tuple[UOp, tuple[int, ...]]  # a value, and of what it depends on the numbers in its environment
@@ -246,12 +245,10 @@ class Values:
 
   def apply(self, u: UOp, src: list[UOp]) -> UOp:
     """`u`'s op on emitted sources."""
+    if u.dtype is dtypes.bool and (folded := _fold_bool(u.op, src)) is not None:
+      return folded
     if u.op is Ops.WHERE and src[0].op is Ops.CONST:
       return src[1] if src[0].arg else src[2]
-    if u.dtype is dtypes.bool and any(s.op is Ops.CONST for s in src):
-      known = fold(UOp.new(OF_BOOLS.get(u.op, u.op), u.dtype, tuple(src)))
-      if known.op is Ops.CONST or known in src:
-        return known
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
@@ -590,3 +587,14 @@ class Values:
     for s in inner:
       s.open = True
     self.stack += inner
+
+
+def _fold_bool(op: Ops, src: list[UOp]) -> UOp | None:
+  """and, or, not of constants."""
+  if op is Ops.NOT and src[0].op is Ops.CONST:
+    return UOp.const(dtypes.bool, not src[0].arg)
+  if (op := OF_BOOLS.get(op, op)) is Ops.AND or op is Ops.OR:
+    for x, y in (src, src[::-1]):
+      if x.op is Ops.CONST:
+        return (y if x.arg else x) if op is Ops.AND else (x if x.arg else y)
+  return None
