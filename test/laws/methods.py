@@ -616,7 +616,7 @@ MACHINERY = frozenset(
   for n in (
     *("annotations", "slots", "weakref", "module", "doc", "dict", "init", "repr", "hash", "reduce"),
     *("firstlineno", "static_attributes"),  # from Python 3.13 on
-    "array_priority",  # says who computes `number * tensor`: test/tensor
+    *("array_priority", "init_subclass"),  # who computes `number * tensor`: test/tensor; what is no tensor: test/errors
   )
 )
 
