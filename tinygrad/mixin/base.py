@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Number
 from typing import Any, NoReturn, Self, TypeVar, cast
@@ -62,7 +63,7 @@ def _tensors_alone(method: Method) -> Method:
     for i, name, optional in wanted:
       x = args[i] if i < len(args) else kwargs.get(name, args[0])
       if not isinstance(x, (Base, UOp)) and not (optional and x is None):
-        problem = f"{method.__name__}: {name}={x!r} is a {type(x).__name__}, and no Tensor"
+        problem = f"{method.__name__}: {name}={reprlib.repr(x)} is a {type(x).__name__}, and no Tensor"
         raise TypeError(f"{problem}\n  fix: Tensor({name})")
     return method(*args, **kwargs)
 
