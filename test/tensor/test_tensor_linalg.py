@@ -161,7 +161,7 @@ def test_the_nearest_of_whole_times_is_a_repeat(mode, shift):
 ERRORS = [
   (lambda: Tensor.ones(2, 3) @ Tensor.ones(2, 3), ValueError,
    r"dot: the last dim of operand 0(.|\n)*float32\[2, 3\](.|\n)*fix: transpose"),
-  (lambda: Tensor.ones(2, 3) @ 2, TypeError, r"dot: w=2 is a int, and no Tensor\n  fix: Tensor\(w\)"),
+  (lambda: Tensor.ones(2, 3) @ 2, TypeError, "needs a tensor, got int"),
   (lambda: Tensor(1.0) @ Tensor(1.0), ValueError, "at least one dim"),
   (lambda: Tensor.ones(2, 2, 3) @ Tensor.ones(3, 3, 2), ValueError, "leading dims must broadcast"),
   (lambda: Tensor.einsum("ij,jk->ik", Tensor.ones(2, 3)), ValueError, "names 2 operands"),

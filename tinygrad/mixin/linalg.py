@@ -27,7 +27,7 @@ SWEEPS = 10  # of Jacobi rotations; convergence is quadratic
 class Linalg(Random):
   __slots__ = ()
 
-  def dot(self, w: Self, dtype: DTypeArg = None) -> Self:
+  def dot(self, w: Any, dtype: DTypeArg = None) -> Self:
     """(.., m, k) · (.., k, n) -> (.., m, n); leading dims broadcast; a vector is a row on the left, a column on the
     right.
 
@@ -43,6 +43,8 @@ class Linalg(Random):
       >>> (Tensor.ones(5, 2, 3) @ Tensor.ones(3, 4)).shape
       (5, 2, 4)
     """
+    if not isinstance(w, Base):
+      raise TypeError(f"dot: needs a tensor, got {type(w).__name__}\n  fix: Tensor(w), or * for a number")
     x, y = self.uop, w.uop
     if not x.shape or not y.shape:
       mismatch("dot", "both operands need at least one dim", (x, y), "use * for scalars")

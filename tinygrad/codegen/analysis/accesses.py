@@ -106,8 +106,15 @@ def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
   if not all(map(static, fold.src[1:])) or (times := prod(map(size, fold.src[1:]))) > INLINE:
     return False
-  below = fold.src[0].toposort() if times > 1 else ()
-  return len(below) <= INLINE_NODES and all(u.op is not Ops.FOLD for u in below)
+  seen, stack = {fold.src[0]}, [fold.src[0]]
+  while times > 1 and stack and len(seen) <= INLINE_NODES:
+    u = stack.pop()
+    if u.op is Ops.FOLD:
+      return False
+    more = [s for s in dict.fromkeys(u.src) if s not in seen]
+    seen.update(more)
+    stack += more
+  return len(seen) <= INLINE_NODES
 
 
 class Analysis:

@@ -366,7 +366,8 @@ def reads_of(
     held = mine if v in x.strides else 1
     count = held * prod(c for r, c in copies.items() if r in x.strides)
     if window is None:
-      loads, vectors = [*loads, count], max(vectors, held_of(x, nested))
+      loads.append(count)
+      vectors = max(vectors, held_of(x, nested))
     else:
       loads.append(count * window.part(x, copies[window.along]))
       vectors = max(vectors, count if window.along in x.strides else held)
