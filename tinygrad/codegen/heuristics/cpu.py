@@ -329,20 +329,25 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
       copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
+      times, most_cost = idle(copies, v, mine, lanes), best[0] * 0.999
+      if (cost := max(item.operations, 1) * times) >= most_cost:
+        continue
       loads, vectors = reads_of(item.accesses, v, mine, copies, window)
       if tile + vectors + 1 > target.vector_registers:
         continue
-      cost = max(sum(loads) / tile - LOADS, 0.0) + max(item.operations, 1)
-      cost += sum(n * step for n, (step, _) in zip(loads, steps, strict=True)) / tile
+      cost += max(sum(loads) / tile - LOADS, 0.0) * times
+      cost += sum(n * step for n, (step, _) in zip(loads, steps, strict=True)) / tile * times
+      if cost >= most_cost:
+        continue
       tiles = {r: Tile(c) for r, c in copies.items()}
       if window is not None:
         tiles[window.over] = Tile(window.steps)
       else:
         jumps = sum(jumps_of(x, item.over, tiles) for step, x in steps if step <= 1)
-        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile
+        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile * times
       if v is not None and v in item.ranges:
         tiles[v] = Tile(mine, lanes)
-      if (cost := cost * idle(copies, v, mine, lanes)) < best[0] * 0.999:
+      if cost < most_cost:
         best = cost, tiles
   return best[1]
 
@@ -422,11 +427,11 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cach
 
 
 def jumps_of(x: Access, over: Ranges, tiles: Tiles) -> int:
-  """How many pieces of something a run of a reduction reads that one step does not; none of what is far from step to
-  step, which is staged."""
+  """How many more pieces of something a run of a reduction reads than one step; none of what is far from step to step,
+  which is staged."""
   if abs(x.strides.get(over[-1]) or 0) * x.itemsize > LINE:
     return 0
-  return pieces_of(x, over, tiles)[0] - pieces_of(x, (), tiles)[0]
+  return max(pieces_of(x, over, tiles)[0] - pieces_of(x, (), tiles)[0], 0)
 
 
 def pieces_of(x: Access, over: Ranges, tiles: Tiles, packed: bool = False) -> tuple[int, int]:
