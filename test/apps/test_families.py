@@ -81,11 +81,12 @@ def greedy(m: LanguageModel, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_same_tokens_on_1_2_4_and_2x2_devices(name: str, tmp_path: Path):
-  """Models of random sizes, which do not all divide by the devices."""
+def test_same_tokens_on_1_2_4_or_2x2_devices(name: str, tmp_path: Path):
+  """Models of random sizes, which do not all divide by the devices; on 4 or 2x2 by the family's place in the list."""
   source = Folder(write_folder(name, tmp_path / "model", **random_sizes(name)))
-  one, two, four, mesh = (greedy(whole(source, shard), 16) for shard in ("1", "2", "4", "2x2"))
-  assert one == two == four == mesh
+  four = ("4", "2x2")[list(CASES).index(name) % 2]
+  one, two, more = (greedy(whole(source, shard), 16) for shard in ("1", "2", four))
+  assert one == two == more
   assert len(set(one)) > 4, "a text of one token would hide what differs"
 
 
@@ -314,8 +315,9 @@ def test_quantised_weights_are_their_floats(name: str, kind: str, tmp_path: Path
   assert m.weight_bytes[0] == sum(t.nbytes for t in source.g.tensors.values())
 
 
-@pytest.mark.parametrize("kind", list(OTHERS))
-@pytest.mark.parametrize(("name", "shard"), [("qwen3", "2"), ("mixtral", "1")])
+@pytest.mark.parametrize(
+  ("kind", "name", "shard"), [(kind, *(("qwen3", "2"), ("mixtral", "1"))[i % 2]) for i, kind in enumerate(OTHERS)]
+)
 def test_weights_in_larger_blocks_are_their_floats(name: str, shard: str, kind: str, tmp_path: Path):
   """Blocks of 256 weights, and of 16 values that are no even steps: prompt and decoding."""
   source, values = quantised(name, kind, tmp_path, **WIDE)

@@ -16,7 +16,7 @@ SIZES = ["--dim", "32", "--layers", "1", "--heads", "4", "--kv-heads", "4", "--f
 
 @pytest.mark.parametrize(
   ("example", "devices"),
-  [("mlp", 4), ("experts", 4), ("pipeline", 4), ("gpt-1-2-2", 4), ("gpt-2-2-2", 8)],
+  [("mlp", 4), ("experts", 4), ("pipeline", 4), ("gpt-2-2-2", 8)],
 )
 def test_an_example_has_the_losses_of_one_process(example, devices):
   """To the last bit. The GPT's batch is cut, its layers' weights are, and all of its state is, each in two parts: on

@@ -12,7 +12,7 @@ from test_laws import clear_caches
 
 from tinygrad import Tensor
 
-INTERPRETED, COMPILED, CHUNK = 2000, 200, 100
+INTERPRETED, COMPILED, CHUNK = 1000, 100, 100
 interpreted = pytest.mark.skipif(scripts.KIND != "CPU", reason="interpreted: no device takes part")
 
 

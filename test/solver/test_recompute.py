@@ -41,7 +41,7 @@ def network(seed=0, layers=LAYERS, rows=ROWS, width=WIDTH):
   return [loss, *loss.gradient(x, *[w for pair in weights for w in pair])]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_values_are_the_same_whatever_is_dropped(seed):
   rng = random.Random(seed)
   outs = network(seed)
