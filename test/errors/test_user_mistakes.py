@@ -391,6 +391,17 @@ def test_what_is_no_tensor_where_one_is_meant_is_named(message):
     (lambda x: x.split(1.5), "1.5 is a float, where an integer is meant.*fix: give an integer, or one for each dim"),
     (lambda x: x.max_pool2d(2, stride=1.5), "1.5 is a float, where an integer is meant.*fix: give an integer"),
     (lambda x: x.conv2d(x, padding=0.5), "0.5 is a float, where an integer is meant.*fix: give an integer"),
+    (lambda x: x.topk(1.5), "1.5 is a float, where an integer is meant.*fix: give an integer"),
+    (lambda x: x[0, 0].multinomial("2"), "'2' is a str, where an integer is meant.*fix: give an integer"),
+    (lambda x: Tensor.eye("2"), "'2' in .* is a str.*fix: give integers"),
+    (lambda x: x.rearrange("a b (c d) e -> a b c d e", c="2"), "'2' in .* is a str.*fix: give integers"),
+    (lambda x: x.rearrange(3), "rearrange: a formula of dims is a string, not 3 of type int.*fix: e.g. 'b h w"),
+    (lambda x: Tensor.einsum(x, x), "einsum: a formula of dims is a string, not <Tensor.*fix: e.g. 'ij,jk->ik'"),
+    (lambda x: Tensor.arange("2"), "arange: '2' is of type str, and no number.*fix: give numbers"),
+    (lambda x: x[0, 0, 0].meshgrid(3), "meshgrid: 3 is of type int, and no Tensor.*fix: Tensor"),
+    (lambda x: x.shrink(3), r"shrink: needs ranges of dims, 3 is none.*fix: x.shrink\(\(\(0, "),
+    (lambda x: x[0, 0].shrink(((0, 1), 3)), r"shrink: 3 is no pair.*fix: \(\(0, .*None for a dim as it is"),
+    (lambda x: x[0, 0].pad(((0, 1), (1, 2, 3))), r"pad: \(1, 2, 3\) is no pair.*fix: \(\(0, 0\), .*None for a dim"),
   ],
 )
 def test_what_is_no_integer_where_one_is_meant_is_named(make, message):
@@ -405,12 +416,21 @@ def test_what_is_no_integer_where_one_is_meant_is_named(make, message):
     lambda x: x.conv_transpose2d(x, stride=0),
     lambda x: x.conv_transpose2d(x, stride=-1),
     lambda x: x.conv_transpose2d(x, groups=0),
+    lambda x: x.softplus(0),
   ],
 )
 def test_steps_that_are_not_positive_are_named(make):
   """They were ZeroDivisionErrors."""
-  with pytest.raises(ValueError, match="(?s)(must be positive|c a multiple of groups).*fix: "):
+  with pytest.raises(ValueError, match="(?s)(must be positive|must not be 0|c a multiple of groups).*fix: "):
     make(Tensor(IMAGE))
+
+
+def test_integers_of_arrays_are_dims():
+  x = Tensor(IMAGE)
+  assert x.reshape(np.array(x.shape[::-1])).shape == x.shape[::-1]
+  assert x.permute(np.array([3, 2, 1, 0])).shape == x.shape[::-1]
+  assert x.flatten().unflatten(0, np.array(x.shape)).shape == x.shape
+  assert x.sum(np.array([0, 1])).shape == x.shape[2:] and x.sum(np.array(1)).ndim == x.ndim - 1
 
 
 def test_labels_to_be_left_out_are_no_mistake():

@@ -63,7 +63,7 @@ def _tensors_alone(method: Method) -> Method:
     for i, name, optional in wanted:
       x = args[i] if i < len(args) else kwargs.get(name, args[0])
       if not isinstance(x, (Base, UOp)) and not (optional and x is None):
-        problem = f"{method.__name__}: {name}={reprlib.repr(x)} is a {type(x).__name__}, and no Tensor"
+        problem = f"{method.__name__}: {name}={reprlib.repr(x)} is of type {type(x).__name__}, and no Tensor"
         raise TypeError(f"{problem}\n  fix: Tensor({name})")
     return method(*args, **kwargs)
 
@@ -76,8 +76,11 @@ def python_number(x: Any) -> Any:
 
 
 def dim_arguments(*given: Any) -> tuple[Any, ...]:
-  """`f(2, 3)` and `f((2, 3))` mean the same. Integers, bound variables or None; TypeError for anything else."""
-  dims = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+  """`f(2, 3)`, `f((2, 3))` and `f(numpy.array((2, 3)))` mean the same. Integers, bound variables or None; TypeError for
+  anything else."""
+  one = given[0] if len(given) == 1 else None
+  whole = isinstance(one, Iterable) and not isinstance(one, (str, Base)) and getattr(one, "ndim", 1) != 0
+  dims = tuple(one) if whole else given  # type: ignore[arg-type]
   if all(type(n) is int for n in dims):
     return dims
   for n in dims:
@@ -131,6 +134,13 @@ def check_choice(name: str, what: str, given: Any, *known: Any) -> None:
   """ValueError unless `given` is one of those `known`."""
   if given not in known:
     raise ValueError(f"{name}: unknown {what} {given!r}\n  fix: use {', '.join(map(repr, known))}")
+
+
+def check_formula(name: str, formula: Any, example: str) -> None:
+  """TypeError unless it is a string."""
+  if not isinstance(formula, str):
+    problem = f"{name}: a formula of dims is a string, not {formula!r} of type {type(formula).__name__}"
+    raise TypeError(f"{problem}\n  fix: e.g. {example!r}")
 
 
 def broadcast_shape(*shapes: tuple[sint, ...]) -> tuple[sint, ...] | None:

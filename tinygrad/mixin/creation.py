@@ -167,7 +167,7 @@ class Creation(Math):
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
     element as arguments are read at once, for the length depends on them. ValueError for a step of 0, and for what is
-    not finite; OverflowError for integers that the type does not hold.
+    not finite; TypeError for what is no number; OverflowError for integers that the type does not hold.
     Shape: `-> (n)`.
 
     Examples:
@@ -178,7 +178,9 @@ class Creation(Math):
     """
     if stop is None:
       start, stop = 0, start
-    start, stop, step = map(_number, (start, stop, step))
+    start, stop, step = numbers = tuple(map(_number, (start, stop, step)))
+    if odd := [x for x in numbers if not isinstance(x, (int, float, UOp))]:
+      raise TypeError(f"arange: {odd[0]!r} is of type {type(odd[0]).__name__}, and no number\n  fix: give numbers")
     has_float = any(isinstance(x, float) for x in (start, stop, step))
     if has_float and not all(isinstance(x, UOp) or math.isfinite(x) for x in (start, stop, step)):
       raise ValueError(f"arange: no numbers lead from {start} to {stop} by {step}\n  fix: finite numbers")
@@ -225,7 +227,7 @@ class Creation(Math):
       >>> Tensor.eye(2, 3).shape
       (2, 3)
     """
-    m = n if m is None else m
+    n, m = dim_arguments(n, n if m is None else m)
     if n < 0 or m < 0:
       raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})\n  fix: give 0 or more")
     return cls._make(cls.arange(n).reshape(n, 1).eq(cls.arange(m)).cast(dtype or dtypes.default_float).uop, **kwargs)
@@ -258,7 +260,8 @@ class Creation(Math):
     return self._tri(self.shape[-2], self.shape[-1], diagonal + 1).where(False, self)
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
-    """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy".
+    """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy". TypeError
+    for what is no tensor.
     Shape: `(n), (m), … -> (n, m, *more), …`; with "xy" the first two exchanged.
 
     Examples:
@@ -267,6 +270,10 @@ class Creation(Math):
       ((2, 3), [3, 4, 5])
     """
     check_choice("meshgrid", "indexing", indexing, "ij", "xy")
+    if odd := [x for x in args if not isinstance(x, Base)]:
+      raise TypeError(
+        f"meshgrid: {odd[0]!r} is of type {type(odd[0]).__name__}, and no Tensor\n  fix: Tensor(x) of each"
+      )
     n = len(args) + 1
     order = (1, 0, *range(2, n)) if indexing == "xy" and n > 1 else range(n)
     lined = [t._lined(dim, n) for t, dim in zip((self, *args), order)]

@@ -520,7 +520,7 @@ class Indexing(Reduce):
       >>> values.tolist(), places.tolist()
       ([3, 2], [0, 2])
     """
-    d = self._dim(dim)
+    d, (k,) = self._dim(dim), make_tuple(k, 1)
     if not self.ndim and k == 1:
       return self.sort()
     if not self.ndim or (isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]):

@@ -7,7 +7,16 @@ from typing import Any, Self
 
 from tinygrad.dtype import dtypes, sum_acc_dtype, to_dtype
 from tinygrad.helpers import argsort
-from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, check_matrices, common_dtype, mismatch, sint
+from tinygrad.mixin.base import (
+  Base,
+  DTypeArg,
+  broadcast_shape,
+  check_formula,
+  check_matrices,
+  common_dtype,
+  mismatch,
+  sint,
+)
 from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
 from tinygrad.uop import Ops, UOp
@@ -105,6 +114,7 @@ class Linalg(Random):
     for x in xs:
       if not isinstance(x, Base):
         raise TypeError(f"einsum: an operand is {x!r} of type {type(x).__name__}\n  fix: Tensor({x!r})")
+    check_formula("einsum", formula, "ij,jk->ik")
     left, arrow, right = formula.replace(" ", "").partition("->")
     inputs = left.split(",")
     if len(inputs) != len(xs):

@@ -572,13 +572,17 @@ class Math(Elementwise):
 
   @in_float32
   def softplus(self, beta: float = 1.0) -> Self:
-    """log(1 + exp(beta*x)) / beta.
+    """log(1 + exp(beta*x)) / beta. ValueError for a beta of 0.
     Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-100.0, 0.0, 1.0]).softplus().numpy().round(3))
       [0.    0.693 1.313]
     """
+    if isinstance(beta, (int, float)) and beta == 0:
+      raise ValueError(
+        "softplus: beta must not be 0, for it divides\n  fix: beta=1.0, or relu, which a large beta nears"
+      )
     return self.mul(beta).logaddexp(0.0).mul(1 / beta)
 
   @in_float32

@@ -14,6 +14,7 @@ from tinygrad.mixin.base import (
   also_named,
   broadcast_shape,
   check_choice,
+  check_formula,
   common_dtype,
   dim_arguments,
   mismatch,
@@ -138,7 +139,7 @@ class Movement(Base):
       (2, 3, 4)
     """
     d = self._dim(dim)
-    return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
+    return self.reshape((*self.shape[:d], *dim_arguments(sizes), *self.shape[d + 1 :]))
 
   @also_named(axis="dim")
   def squeeze(self, dim: int | Sequence[int] | None = None) -> Self:
@@ -254,22 +255,28 @@ class Movement(Base):
 
   # ---- the range
 
+  def _pairs(self, name: str, given: Any, what: str, of_none: Sequence[tuple[sint, sint]]) -> Pairs:
+    """A pair for each dim; those `of_none` where None is given."""
+    if not hasattr(given, "__len__"):
+      raise TypeError(f"{name}: needs {what} of dims, {given!r} is none\n  fix: x.{name}({tuple(of_none)}), or others")
+    self._check_count(name, len(given), what, "one pair or None")
+    if odd := [p for p in given if p is not None and (not hasattr(p, "__len__") or len(p) != 2)]:
+      raise TypeError(f"{name}: {odd[0]!r} is no pair\n  fix: {tuple(of_none)}, or others; None for a dim as it is")
+    return tuple(none if p is None else dim_arguments(*p) for p, none in zip(given, of_none))
+
   def _check_count(self, name: str, count: int, what: str, fix: str) -> None:
     if count != self.ndim:
       raise ValueError(f"{name}: {count} {what} for the {self.ndim} dims of {self.shape}\n  fix: give {fix} a dim")
 
   def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
-    """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n].
+    """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n], TypeError for what is no pair.
     Shape: `(*dims) -> (*kept)`.
 
     Examples:
       >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink(((0, 1), (1, 3))).tolist()
       [[2, 3]]
     """
-    self._check_count("shrink", len(arg), "ranges", "one pair or None")
-    pairs: Pairs = tuple(
-      (0, n) if p is None else (python_number(p[0]), python_number(p[1])) for p, n in zip(arg, self.shape)
-    )
+    pairs = self._pairs("shrink", arg, "ranges", [(0, n) for n in self.shape])
     for (a, b), n in zip(pairs, self.shape):
       if None not in (known := [value_now(x) for x in (0, a, b, n)]) and known != sorted(known):
         what = f"the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})"
@@ -302,7 +309,7 @@ class Movement(Base):
     `padding`: a pair or None a dim, or a flat sequence `(before, after)` of the last dim, then of the last but one, …
     `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. The type follows from a
     `value` other than 0 as it does from `x + value`: integers padded with -inf become floats. ValueError for amounts
-    a mode cannot serve, TypeError for a number alone.
+    a mode cannot serve, TypeError for a number alone and for what is no pair.
     Shape: `(*dims) -> (*padded)`.
 
     Examples:
@@ -323,8 +330,7 @@ class Movement(Base):
       inner = tuple((padding[i], padding[i + 1]) for i in range(0, len(padding), 2))[::-1]
       pairs: Pairs = ((0, 0),) * (self.ndim - len(inner)) + inner
     else:
-      self._check_count("pad", len(padding), "pairs", "one pair or None")
-      pairs = tuple((0, 0) if p is None else (python_number(p[0]), python_number(p[1])) for p in padding)
+      pairs = self._pairs("pad", padding, "pairs", ((0, 0),) * self.ndim)
     if mode == "constant":
       return (self if value == 0 else self.cast(self._lift(value, "pad").dtype))._pad_pairs(pairs, value)
     if not all_int(flatten(pairs)):
@@ -593,13 +599,15 @@ class Movement(Base):
     return self.reshape(n, 1).pad((0, n)).flatten().shrink(((0, n * n),)).reshape(n, n)
 
   def rearrange(self, formula: str, **sizes: int) -> Self:
-    """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit.
+    """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit,
+    TypeError for one that is no string.
     Shape: `(*dims) -> (*formula)`.
 
     Examples:
       >>> Tensor.zeros(2, 12).rearrange("b (h d) -> h b d", h=4).shape
       (4, 2, 3)
     """
+    check_formula("rearrange", formula, "b h w -> b (h w)")
     sides = formula.split("->")
     if len(sides) != 2:
       raise ValueError(f"rearrange: {formula!r} has no two sides with one -> between\n  fix: e.g. 'b h w -> b (h w)'")
@@ -628,7 +636,7 @@ def _axis_lengths(
     raise ValueError(
       f"rearrange: {odd[0]!r} is no axis left of -> in {formula!r}\n  fix: give lengths of axes it names"
     )
-  known: dict[str, sint] = dict(given)
+  known: dict[str, sint] = dict(zip(given, dim_arguments(*given.values())))
   for dim, (group, n) in enumerate(zip(left, shape)):
     unknown = [a for a in group if a not in known]
     if len(unknown) > 1:

@@ -395,8 +395,8 @@ class NN(Linalg):
       >>> Tensor.ones(4).dropout(0.5).tolist()  # outside of training
       [1.0, 1.0, 1.0, 1.0]
     """
-    if not 0 <= p <= 1:
-      raise ValueError(f"dropout: the probability must be within [0, 1], got {p}\n  fix: p=0.5, or another in there")
+    if not isinstance(p := python_number(p), (int, float)) or not 0 <= p <= 1:
+      raise ValueError(f"dropout: the probability must be within [0, 1], got {p!r}\n  fix: p=0.5, or another in there")
     if not TRAINING.value or p == 0:
       return self._value()
     return self._always(0) if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)

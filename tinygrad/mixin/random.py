@@ -13,7 +13,7 @@ from tinygrad.device import Buffer, Device, Placement, Sharding, as_index, check
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
 from tinygrad.engine.run import recorders
-from tinygrad.helpers import all_int, ceildiv, numpy, prod
+from tinygrad.helpers import all_int, ceildiv, make_tuple, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, python_number, to_placement
 from tinygrad.mixin.indexing import Indexing
 from tinygrad.transforms.batching import drawn_for
@@ -359,6 +359,7 @@ class Random(Indexing):
       >>> Tensor([0.0, 1.0]).multinomial(3, replacement=True).tolist()
       [1, 1, 1]
     """
+    (num_samples,) = make_tuple(num_samples, 1)
     if not self.ndim:
       return self.reshape(1).multinomial(num_samples, replacement)
     if self.ndim > 2 or num_samples < 1:
