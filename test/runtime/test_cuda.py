@@ -1077,7 +1077,6 @@ def test_gradients_of_attention_keep_no_weights(module, lazy, kind, error, causa
     (131, 24, "float32", False),
     (131, 24, "bfloat16", True),
     (165, 80, "float32", True),
-    (165, 80, "bfloat16", False),
   ],
 )
 def test_nor_do_those_of_lengths_that_no_block_divides(module, lazy, length, width, kind, causal):

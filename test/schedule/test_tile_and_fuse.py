@@ -269,7 +269,8 @@ def test_values_written_by_a_block_are_read_anew(fresh):
 def test_sums_over_rows_are_read_where_they_stand(fresh):
   """Mutant: reads of memory that other blocks write are moved out of the loop over blocks."""
   block_bytes(fresh, 1)
-  shapes = (3, 257, 64), (2, 65, 33)  # where there is something to move depends on how wide vectors are
+  # where there is something to move depends on how wide vectors are
+  shapes = (3, 257, 64), (2, 65, 33), (3, 100, 20)
   inputs = [[data(*shape) for _ in range(4)] for shape in shapes]
 
   def f():
