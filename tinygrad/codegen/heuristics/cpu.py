@@ -329,26 +329,26 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
       copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
-      times, most_cost = idle(copies, v, mine, lanes), best[0] * 0.999
-      if (cost := max(item.operations, 1) * times) >= most_cost:
+      times, cost = idle(copies, v, mine, lanes), float(max(item.operations, 1))
+      if cost >= (limit := best[0] * 0.999 / times):
         continue
       loads, vectors = reads_of(item.accesses, v, mine, copies, window)
       if tile + vectors + 1 > target.vector_registers:
         continue
-      cost += max(sum(loads) / tile - LOADS, 0.0) * times
-      cost += sum(n * step for n, (step, _) in zip(loads, steps, strict=True)) / tile * times
-      if cost >= most_cost:
+      cost += max(sum(loads) / tile - LOADS, 0.0)
+      cost += sum(n * step for n, (step, _) in zip(loads, steps, strict=True)) / tile
+      if cost >= limit:
         continue
       tiles = {r: Tile(c) for r, c in copies.items()}
       if window is not None:
         tiles[window.over] = Tile(window.steps)
       else:
         jumps = sum(jumps_of(x, item.over, tiles) for step, x in steps if step <= 1)
-        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile * times
+        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile
       if v is not None and v in item.ranges:
         tiles[v] = Tile(mine, lanes)
-      if cost < most_cost:
-        best = cost, tiles
+      if cost < limit:
+        best = cost * times, tiles
   return best[1]
 
 
