@@ -319,6 +319,39 @@ def test_processes_that_differ_are_told_of(tmp_path, what, said, apart):
   assert re.search(said, err), err
 
 
+PLANNED_OR_READ = """
+import os, sys
+rank = int(os.environ["PMI_RANK"])
+os.environ["CACHEDIR"] = sys.argv[1 + rank]
+from tinygrad import Tensor, TinyJit, distributed
+distributed.initialize()
+weights = Tensor.arange(8).float().shard(("CPU:0", "CPU:1"), axis=0).realize()
+
+@TinyJit
+def step(x):
+  return ((weights * x).sum().realize() + weights.square().sum().realize() + (weights * x).sum()).realize()
+
+print([step(Tensor([float(i)]).shard(("CPU:0", "CPU:1")).realize()).item() for i in range(4)])
+"""
+
+
+def test_a_process_that_reads_its_plans_does_the_same_as_one_that_makes_them(tmp_path):
+  script, cached = tmp_path / "planned.py", {"PLAN_CACHE": "1", "SPEC": "1"}
+  script.write_text(PLANNED_OR_READ)
+  expected = [f"[{', '.join(str(140.0 + 56 * i) for i in range(4))}]"]
+  assert printed(2, script, tmp_path / "a", tmp_path / "a", **cached) == [expected] * 2
+  assert printed(2, script, tmp_path / "a", tmp_path / "b", **cached) == [expected] * 2
+
+
+def test_long_texts_are_shown_from_where_they_differ():
+  from tinygrad.distributed.world import SHOWN, differing
+
+  alike = " ".join(f"kernel_{i}" for i in range(100))
+  first, second = differing([f"{alike} E_4 then", f"{alike} E_5 then"])
+  assert first.startswith("kernel_0 ") and first.endswith(" … E_4 then") and second.endswith(" … E_5 then")
+  assert len(first) < 2 * SHOWN and differing(["a b", "a c"]) == ["a b", "a c"] and differing([alike])[0] < alike
+
+
 def test_a_process_has_its_part_of_data_alone():
   assert [lines[0] for lines in printed(2, own("differs"), "its part of data")] == ["computed 28.0"] * 2
 

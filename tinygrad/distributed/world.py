@@ -69,6 +69,15 @@ def fingerprint(what: str) -> tuple[int, int]:
   return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])
 
 
+def differing(texts: Sequence[str]) -> list[str]:
+  """The beginning of each, SHOWN letters: where all are alike for longer, what is alike is left out between."""
+  same = len(os.path.commonprefix(texts))
+  if same < SHOWN:
+    return [text[:SHOWN] for text in texts]
+  word = texts[0].rfind(" ", 0, same) + 1
+  return [f"{text[: SHOWN // 2]} … {text[word : word + SHOWN]}" for text in texts]
+
+
 def version() -> str:
   """Of this package, by its files' names and sizes, and where it is."""
   files = sorted(Path(PACKAGE).rglob("*.py"))
@@ -344,7 +353,8 @@ class Processes:
   def diverged(self, what: str) -> None:
     """Raises what each process does where they differ; all of them come here."""
     found = self.comm.allgather((what, user_line(), settings_from("graph").values))
-    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line, _) in enumerate(found))
+    shown = differing([text for text, *_ in found])
+    rows = "".join(f"\n    process {r} in {line}: {text}" for r, (text, (_, line, _)) in enumerate(zip(shown, found)))
     every = [{*values} for *_, values in found]
     for r, values in enumerate(every):
       if other := sorted(values - set.intersection(*every)):

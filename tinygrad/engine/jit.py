@@ -143,8 +143,9 @@ class Captured:
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = prepare(self.work)
-    each = {w.program or "copy": 0 for w in self.work}
-    self.text = f"replay of {len(self.work)} kernels and copies: {', '.join(map(str, each))}"
+    # by what they are called: plans that were read from disk have programs of their own, equal to those that were made
+    each = dict.fromkeys(str(w.program or "copy") for w in self.work)
+    self.text = f"replay of {len(self.work)} kernels and copies: {', '.join(each)}"
     self.alone = self.stretches[0] if len(self.stretches) == 1 else None
     # those that have queued work whose arguments a replay would change
     self.queues = dict.fromkeys(b for s in self.stretches for b in s.backends if b.capabilities.cells)
