@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_barriers
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
-from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
@@ -18,7 +18,7 @@ from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
-from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
+from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
@@ -27,6 +27,11 @@ from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.viz import recorder
+
+if TYPE_CHECKING:
+  from tinygrad.codegen.heuristics import gpu
+else:  # a processor's first kernel does not wait for it
+  gpu = LazyModule("tinygrad.codegen.heuristics.gpu")
 
 Pass = Callable[[UOp], UOp]
 
@@ -47,7 +52,7 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
 
 
 def heuristic_of(target: Target) -> Heuristic:
-  return schedule_gpu if target.threads else schedule_cpu
+  return gpu.schedule_gpu if target.threads else schedule_cpu
 
 
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristic | None = None) -> list[UOp]:

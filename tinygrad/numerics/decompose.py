@@ -8,16 +8,23 @@ one (no FMA), EXP and SIN have up to 5% more, powers of two 20%, and ERF of floa
 float64s are calls of the C library.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 from tinygrad.device import Target
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
-from tinygrad.helpers import numpy
+from tinygrad.helpers import LazyModule, numpy
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
+
+if TYPE_CHECKING:
+  import fractions
+else:  # for turns and logarithms alone; it loads decimal
+  fractions = LazyModule("fractions")
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result; x <= 0.63: 5e-19
@@ -334,7 +341,7 @@ def quarter_turns(x: UOp) -> tuple[UOp, UOp, UOp]:
   fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
   top = head(cast(fraction, x.dtype))
   rest = cast(sub(fraction, cast(top, fraction.dtype)), x.dtype)
-  t, tail = times((top, rest), exactly(Fraction(math.pi) / (1 << 63), x.dtype))
+  t, tail = times((top, rest), exactly(fractions.Fraction(math.pi) / (1 << 63), x.dtype))
   return cast(turns, dtypes.int32), (r := add(t, tail)), add(sub(tail, sub(r, t)), sub(x, x))  # NaN of infinity
 
 
@@ -359,9 +366,9 @@ def times(x: Pair, y: Pair) -> Pair:
   return joined(mul(x[0], y[0]), add(mul(x[0], y[1]), mul(x[1], add(*y))))
 
 
-def exactly(value: Fraction, dtype: DType) -> Pair:
+def exactly(value: fractions.Fraction, dtype: DType) -> Pair:
   """The number nearest to `value` in a head and a tail."""
-  unit = Fraction(2) ** (math.frexp(value)[1] - _HEAD_BITS[dtype])
+  unit = fractions.Fraction(2) ** (math.frexp(value)[1] - _HEAD_BITS[dtype])
   top = value // unit * unit
   return const(dtype, float(top)), const(dtype, float(value - top))
 
@@ -373,7 +380,7 @@ def log_pair(x: UOp, k: UOp) -> Pair:
   top = head(mul(f, part))
   rest = sub(sub(mul(sub(f, top), 2.0), mul(top, major)), mul(top, sub(f, major)))
   s = top, mul(mul(rest, 0.5), part)
-  z, twelfth = times(s, s), exactly(Fraction(1, 12), x.dtype)
+  z, twelfth = times(s, s), exactly(fractions.Fraction(1, 12), x.dtype)
   w = add(*z)
   tail = add(mul(w, by_halves(w, _LOG_TAIL[x.dtype])), twelfth[1])
   rest = add(mul(z[0], tail), mul(z[1], add(tail, twelfth[0])))
