@@ -35,7 +35,9 @@ class ScheduleStep(NamedTuple):
   args: tuple[Any, ...]
 
   def __str__(self) -> str:
-    return f"{self.name}({', '.join(map(str, self.args))})"
+    """As `@kernel_schedule` takes it."""
+    plain = (tuple(x) if isinstance(x, Staged) else x for x in self.args)
+    return f"{self.name}({', '.join(map(repr, plain))})"
 
 
 Heuristic = Callable[["NestSchedule"], None]
@@ -226,6 +228,8 @@ class NestSchedule:
     together: dict[frozenset[UOp], list[Panel]] = {}
     reducing = {r for f in folds_of(self.kernel.src) for r in f.src[1:]}
     for spec in map(Staged._make, panels):
+      if spec.operand >= len(self.operands):
+        raise IllegalStep(f"there is no operand {spec.operand}", f"one of {len(self.operands)}, from 0 on")
       for n, image in enumerate(self.operands[spec.operand]):
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
         offset = self.place(panel, not reducing.isdisjoint(panel.around) or self.inside(image))

@@ -16,8 +16,10 @@ once, a setting (a capture under one is not replayed under another), kept with p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import itertools
+import numbers
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from tinygrad.helpers import KERNEL_SCHEDULES, Context, LazyModule
 
@@ -25,23 +27,9 @@ if TYPE_CHECKING:
   from tinygrad.codegen import lower, nests, primitives
   from tinygrad.device import Target
 else:  # a script that only imports the package does not wait for the compiler
-  lower, primitives = (LazyModule(f"tinygrad.codegen.{name}") for name in ("lower", "primitives"))
+  lower, nests, primitives = (LazyModule(f"tinygrad.codegen.{name}") for name in ("lower", "nests", "primitives"))
 
-PRIMITIVES = (
-  "split",
-  "reorder",
-  "unroll",
-  "vectorize",
-  "stage",
-  "accumulate",
-  "pipeline",
-  "narrow",
-  "tensorize",
-  "launch",
-  "bind",
-  "within",
-  "write_out",
-)
+Tail = Literal["peel", "mask", "clamp", "overlap"]
 
 
 class Given(NamedTuple):
@@ -53,16 +41,111 @@ class Given(NamedTuple):
 
 
 class Recorder:
-  """What a schedule's function is called with: notes the steps that it is told, which are checked when a kernel is
-  made."""
+  """What a schedule's function is called with: each method is a primitive, noted with its arguments, which are checked
+  here as far as no kernel is needed for it. Whether a step is legal is seen when a kernel is made.
+
+  Loops are named as `DEBUG=3` prints them: i0, i1, … are parallel, from outside, k0, k1, … summed; a split loop x has
+  blocks x.o, what is within one x.i, and the rest x.t.
+
+  Raises: TypeError, ValueError for what is no name or number; AttributeError for what is no primitive."""
 
   def __init__(self) -> None:
     self.steps: list[tuple[str, tuple[Any, ...]]] = []
 
-  def __getattr__(self, name: str) -> Callable[..., None]:
-    if name not in PRIMITIVES:
-      raise AttributeError(f"a nest has no primitive {name!r}\n  fix: one of {', '.join(PRIMITIVES)}")
-    return lambda *args: self.steps.append((name, args))
+  def __getattr__(self, name: str) -> Any:
+    known = (method for method in vars(Recorder) if not method.startswith("_"))
+    raise AttributeError(f"a nest has no primitive {name!r}\n  fix: one of {', '.join(known)}")
+
+  def split(self, name: str, size: int, tail: Tail = "peel") -> None:
+    """A loop as one over blocks of `size` iterations, and one within a block. What becomes of a last one that is not
+    whole: a loop of its own (peel), or one whose other iterations do nothing (mask), or what the last does, without
+    storing it (clamp), or one that begins earlier (overlap)."""
+    if tail not in get_args(Tail):
+      raise ValueError(f"split: a tail of {tail!r}\n  fix: one of {', '.join(get_args(Tail))}")
+    self._note("split", _loop(name), _count(size), tail)
+
+  def unroll(self, name: str) -> None:
+    """Iterations side by side in registers, of a sum each with an accumulator of its own."""
+    self._note("unroll", _loop(name))
+
+  def vectorize(self, name: str) -> None:
+    """Iterations as the lanes of a vector."""
+    self._note("vectorize", _loop(name))
+
+  def chain(self, name: str) -> None:
+    """Iterations of a sum one after the other, without a loop."""
+    self._note("chain", _loop(name))
+
+  def reorder(self, *names: str) -> None:
+    """Loops nested in this order, the outermost first; names that there are none of are passed over."""
+    self._note("reorder", *map(_loop, names))
+
+  def stage(self, *panels: Sequence[Any]) -> None:
+    """Operands in scratch memory, filled together. Of each `(operand, outer, inner, row, order, vector, tile)`, or the
+    first two or more of these: its number, the loops that are its dims, those of a row, and a row's length (0: as many
+    as there are); on a grid the loops in which threads copy it, neighbours that are aligned, whether cores read it."""
+    self._note("stage", *map(_panel, panels))
+
+  def accumulate(self, name: str, size: int, *dims: str) -> None:
+    """A reduction in blocks of `size` iterations; what they add up to lies in memory with `dims`."""
+    self._note("accumulate", _loop(name), _count(size), *map(_loop, dims))
+
+  def pipeline(self, stages: int, reading: int = 1) -> None:
+    """What is staged from now on is filled `stages` - `reading` blocks ahead."""
+    self._note("pipeline", _count(stages), _count(reading))
+
+  def narrow(self, core: str) -> None:
+    """Operands are staged as narrow as a matrix core takes them."""
+    self._note("narrow", core)
+
+  def tensorize(self, core: str, m: str, n: str, k: str) -> None:
+    """The sums over loop k by a matrix core, whose lanes share out rows m and columns n; they are `m`.lane then."""
+    self._note("tensorize", core, *map(_loop, (m, n, k)))
+
+  def launch(self, threads: int, lanes: int = 1, groups: int = 1) -> None:
+    """A grid's group has `threads` times `lanes` threads; so many groups are a cluster."""
+    self._note("launch", *map(_count, (threads, lanes, groups)))
+
+  def bind(self, to: str, *names: str) -> None:
+    """Loops to a grid's groups, threads, lanes or team."""
+    self._note("bind", to, *map(_loop, names))
+
+  def within(self, *grid: str) -> None:
+    """By which of the grid the stores are computed; the last step of a nest on a grid."""
+    self._note("within", *grid)
+
+  def write_out(self) -> None:
+    """Short sums as chains of operations."""
+    self._note("write_out")
+
+  def _note(self, name: str, *args: Any) -> None:
+    self.steps.append((name, args))
+
+
+def _loop(name: Any) -> str:
+  if not isinstance(name, str):
+    raise TypeError(f"{name!r} is no loop's name\n  fix: one as DEBUG=3 prints it, such as 'i0'")
+  return name
+
+
+def _count(n: Any, least: int = 1) -> int:
+  if not isinstance(n, numbers.Integral) or n < least:
+    raise ValueError(f"{n!r} is no number of iterations, threads or elements\n  fix: an integer of at least {least}")
+  return int(n)
+
+
+def _panel(spec: Any) -> tuple[Any, ...]:
+  """As `codegen.nests.Staged`."""
+  shown = "an operand is staged as (number, loops of its dims, loops of a row, its length, …)"
+  if isinstance(spec, str) or not isinstance(spec, Sequence) or not 2 <= len(spec) <= 7:
+    raise TypeError(f"{shown}, not {spec!r}\n  fix: (0, ('k0', 'i1'))")
+  defaults: list[Any] = [(), 0, (), 1, False]
+  operand, outer, inner, row, order, vector, tile = [*spec, *defaults[len(spec) - 2 :]]
+  for some in itertools.chain((outer, inner, order), order if isinstance(order, Sequence) else ()):
+    if isinstance(some, str) or not isinstance(some, Sequence):
+      raise TypeError(f"{shown}, not with {some!r} where several are named\n  fix: a tuple of names")
+  dims, elements, *threads = (tuple(map(_loop, some)) for some in (outer, inner, *order))
+  return _count(operand, 0), dims, elements, _count(row, 0), tuple(threads), _count(vector), bool(tile)
 
 
 class KernelSchedule(Context):
@@ -80,13 +163,15 @@ class KernelSchedule(Context):
     return self
 
 
-def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Any], None]], KernelSchedule]:
+def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Recorder], None]], KernelSchedule]:
   """Makes of a function over a nest a context in which kernels named `kernel` run their nest by its steps.
 
   Of a kernel of several nests, and of memory that is filled (`0.panel1`), `nest` says which, as `DEBUG=3` prints it;
   the others are computed as before. What steps compute is what the kernel computes: sums may add up in another order.
+  The steps that `DEBUG=3` prints are those of a function that makes the same kernel.
 
-  Raises, where a kernel of this name is made: IllegalStep for a step that cannot be taken, with kernel, nest and step.
+  Raises: TypeError for what is no name. Where a kernel of this name is made: IllegalStep for a step that cannot be
+  taken, with kernel, nest and step.
 
   Examples:
     >>> @kernel_schedule("r_64_64_64")
@@ -101,7 +186,10 @@ def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Any], N
     262144.0
   """
 
-  def made(function: Callable[[Any], None]) -> KernelSchedule:
+  if not (isinstance(kernel, str) and isinstance(nest, str) and kernel and nest):
+    raise TypeError(f"kernel {kernel!r}, nest {nest!r}: both are names\n  fix: as DEBUG=3 prints them: 'r_64_64', '0'")
+
+  def made(function: Callable[[Recorder], None]) -> KernelSchedule:
     function(recorder := Recorder())
     return KernelSchedule(Given(kernel, nest, tuple(recorder.steps)))
 
@@ -122,10 +210,9 @@ def given(kernel: str, target: Target) -> nests.Heuristic | None:
         if name in ("launch", "bind", "within") and not target.threads:
           raise primitives.IllegalStep(f"{target.name} has no grid of threads", "leave it out")
         getattr(nest, name)(*args)
-      except (primitives.IllegalStep, TypeError) as e:
+      except primitives.IllegalStep as e:
         rule, _, fix = str(e).partition("\n  fix: ")
-        step = f"{where}, {name}({', '.join(map(str, args))})"
-        raise primitives.IllegalStep(f"{step}: {rule}", fix or "DEBUG=3 prints the steps of kernels") from e
+        raise primitives.IllegalStep(f"{where}, {nests.ScheduleStep(name, args)}: {rule}", fix) from e
     if nest.grid and not any(name == "within" for name, _ in mine[nest.label]):
       rule = "the steps do not say by which of the grid the stores are computed"
       raise primitives.IllegalStep(f"{where}: {rule}", "end with nest.within('groups', 'threads')")
