@@ -5,7 +5,7 @@ import inspect
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Number
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 from tinygrad.device import (
   Device,
@@ -21,6 +21,7 @@ from tinygrad.device import (
 )
 from tinygrad.dtype import DType, dtypes, holds_number, least_upper_dtype, range_rule, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
+from tinygrad.mixin.foreign_names import name_here
 from tinygrad.uop import Move, Ops, UOp, describe
 
 sint = int | UOp
@@ -196,6 +197,18 @@ class Base:
     for name, member in list(vars(cls).items()):
       if inspect.isfunction(member) and not name.startswith("_") and name != "alu":
         setattr(cls, name, _tensors_alone(member))
+
+  if not TYPE_CHECKING:  # else every name would pass for an attribute
+
+    def __getattr__(self, name: str) -> NoReturn:
+      """Of a name that there is not, or whose property has raised an AttributeError: that error, with what the method
+      of PyTorch or NumPy is called here."""
+      try:
+        return object.__getattribute__(self, name)
+      except AttributeError as e:
+        if (here := name_here(type(self), name)) is None:
+          raise
+        raise AttributeError(f"{e}\n  fix: {here}", name=name) from None
 
   def __init__(self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None) -> None:
     """A tensor of a list or an array."""
