@@ -51,11 +51,10 @@ class Conversation:
     told = [{"role": "system", "content": self.system}] if self.system else []
     said: list[str] = []
     try:
-      prompt = self.engine.tokenizer.chat([*told, *self.messages])
+      prompt, ids = self.engine.tokenizer.chat([*told, *self.messages])
       thinker, marks = reasoning(self.engine.tokenizer, prompt), Marks.of(self.engine.tokenizer)
-      ids = self.engine.tokenizer.encode(prompt, bos=False)
       seed = self.sampling.seed  # another one for each answer
-      sampling = replace(self.sampling, seed=None if seed is None else seed + len(self.messages) - 1)
+      sampling = replace(self.sampling, seed=None if seed is None else (seed + len(self.messages) - 1) % (1 << 64))
       request = Request(ids, self.max_tokens, sampling, self.stop, shown=marks.shown, ends=marks.ends)
       with contextlib.closing(self.engine.stream(request)) as events:
         for event in events:

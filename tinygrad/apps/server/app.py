@@ -239,8 +239,7 @@ class Server:
       system = [m["content"] for m in messages if m["role"] == "system"]
       rest = [m for m in messages if m["role"] != "system"]
       messages = [{"role": "system", "content": "\n\n".join([*system, words])}, *rest]
-    prompt = self.tokenizer.chat(messages, **({"tools": told} if told else {}))
-    ids = self.tokenizer.encode(prompt, bos=False)
+    prompt, ids = self.tokenizer.chat(messages, **({"tools": told} if told else {}))
     requests = []
     for i in range(c.call.count):
       grammar = None
