@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -496,7 +497,7 @@ def test_health_and_metrics(url: str, client: openai.OpenAI):
 def test_a_key(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB), tok)
   with listening(Server(engine, Served("tiny", key="secret"))) as url:
-    for key, status in ((None, 401), ("wrong", 401), ("sécret", 401), ("secret", 200)):
+    for key, status in ((None, 401), ("wrong", 401), ("sécret", 401), ("secret", 200), (" secret", 200)):
       headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
       answer = httpx.get(f"{url}/v1/models", headers=headers)
       assert answer.status_code == status
@@ -506,6 +507,56 @@ def test_a_key(tok: Tokenizer):
     with pytest.raises(openai.AuthenticationError):
       openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
     assert openai.OpenAI(base_url=f"{url}/v1", api_key="secret").models.list().data[0].id == "tiny"
+
+
+def test_a_key_with_any_letter_by_a_scheme_in_any_case(tok: Tokenizer):
+  with listening(Server(Engine(FakeModel(VOCAB), tok), Served("tiny", key="größe"))) as url:
+    for given, status in (("bearer größe", 200), ("Basic größe", 401), ("größe", 401), ("Bearer", 401)):
+      answer = httpx.get(f"{url}/v1/models", headers={"Authorization": given.encode()})
+      assert answer.status_code == status, given
+
+
+def said_to(url: str, text: bytes) -> bytes:
+  """Everything that a server answers, up to where it closes."""
+  host, port = url.removeprefix("http://").split(":")
+  with socket.create_connection((host, int(port)), 20) as s:
+    s.sendall(text)
+    return b"".join(iter(lambda: s.recv(1 << 16), b""))
+
+
+def test_http_1_0_and_hosts_in_any_case(url: str):
+  assert said_to(url, b"GET /v1/models HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+  assert said_to(url, b"GET /v1/models HTTP/1.0\r\nHost: evil.example\r\n\r\n").startswith(b"HTTP/1.1 403 ")
+  assert httpx.get(f"{url}/v1/models", headers={"Host": "LocalHost:1"}).status_code == 200
+
+
+def test_paths_that_clients_make_up_are_not_kept(url: str):
+  for i in range(3):
+    assert httpx.get(f"{url}/v1/models/made-up-{i}").status_code == 404
+  text = httpx.get(f"{url}/metrics").text
+  assert "made-up" not in text and 'tinygrad_answers_total{path="/v1/models/{name:path}",status="404"}' in text
+
+
+def test_more_texts_than_are_ever_taken(client: openai.OpenAI):
+  with pytest.raises(openai.BadRequestError, match="80 texts in one request, and at most 74 are taken at once; fix: s"):
+    client.completions.create(model="tiny", prompt=["x"] * 10, n=8)
+
+
+def test_an_empty_prompt_is_not_too_long(tok: Tokenizer):
+  with listening(Server(Engine(FakeModel(VOCAB), replace(tok, bos=None)), Served("tiny"))) as url:
+    answer = httpx.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": ""})
+    assert answer.status_code == 400 and answer.json()["error"]["code"] is None
+    assert "the prompt is empty" in answer.json()["error"]["message"]
+
+
+def test_an_engine_that_has_ended_is_no_full_queue(tok: Tokenizer):
+  engine = Engine(FakeModel(VOCAB), tok)
+  with listening(Server(engine, Served("tiny"))) as url:
+    engine.close()
+    for path, more in (("completions", {"prompt": "x"}), ("completions", {"prompt": "x", "stream": True})):
+      answer = httpx.post(f"{url}/v1/{path}", json={"model": "tiny"} | more)
+      assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_closed"
+    assert httpx.get(f"{url}/health").status_code == 503
 
 
 def test_pages_of_other_sites_reach_nothing(url: str):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
-from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFull, Request
+from tinygrad.apps.generation import Engine, EngineClosed, Event, Finish, PromptTooLong, QueueFull, Request
 from tinygrad.apps.grammar import Grammars
 from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
@@ -95,12 +95,13 @@ class Server:
   # ---------------------------------------------------------------- guards
 
   def check_client(self, request: Any) -> None:
-    host = re.sub(r":[0-9]+$", "", request.headers.get("host", ""))
+    host = re.sub(r":[0-9]+$", "", request.headers.get("host", "localhost")).lower()  # HTTP/1.0 may leave it out
     if self.served.local and host not in LOOPBACK:
       raise ApiError(f"this server answers to {', '.join(sorted(LOOPBACK))} only", code="wrong_host", status=403)
-    given = request.headers.get("authorization", "")
-    wanted = f"Bearer {self.served.key}"
-    if self.served.key is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    wanted = self.served.key
+    right = wanted is None or hmac.compare_digest(given.strip().encode("latin-1"), wanted.encode())
+    if not right or (wanted is not None and scheme.lower() != "bearer"):
       raise ApiError("the API key is missing or wrong", code="invalid_api_key", status=401, kind="authentication_error")
 
   async def checked(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -117,13 +118,15 @@ class Server:
       self.check_client(request)
       answer = await handler(self, Fields.of(parse_json(await self.body(request))), request)
       answer = self.json(answer) if isinstance(answer, dict) else answer
-      self.metrics.answered.labels(request.url.path, 200).inc()
+      self.metrics.answered.labels(route_of(request), 200).inc()
       return answer
     except ApiError as e:
       return self.error(request, e)
     except QueueFull as e:
       return self.error(request, ApiError(in_line(e), code="queue_full", status=429, kind="rate_limit_error"))
-    except PromptError as e:
+    except EngineClosed as e:
+      return self.error(request, ApiError(in_line(e), code="engine_closed", status=503, kind="server_error"))
+    except PromptTooLong as e:
       return self.error(request, ApiError(in_line(e), code="context_length_exceeded"))
     except AppError as e:
       return self.error(request, ApiError(in_line(e)))
@@ -152,7 +155,7 @@ class Server:
     return responses.JSONResponse(value, status, headers)
 
   def error(self, request: Any, e: ApiError) -> Any:
-    self.metrics.answered.labels(request.url.path, e.status).inc()
+    self.metrics.answered.labels(route_of(request), e.status).inc()
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(e.status)
     return self.json({"error": e.body}, e.status, headers)
 
@@ -409,6 +412,11 @@ def drawn_in(events: Sequence[Event]) -> list[Drawn]:
 
 def in_line(e: AppError) -> str:
   return str(e).replace("\n  fix: ", "; fix: ")
+
+
+def route_of(request: Any) -> str:
+  """The path as the server has it, of which there are few, and not as a client writes it."""
+  return str(getattr(request.scope.get("route"), "path", "none"))
 
 
 async def unrouted(request: Any, e: Any) -> Any:
