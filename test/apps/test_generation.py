@@ -15,8 +15,16 @@ from tiny_llama import tokenizer_metadata
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps.generation import (
-  Engine, EngineClosed, Event, Finish, PromptError, PromptTooLong, QueueFull, Request, StopStrings,
-)  # fmt: skip
+  Engine,
+  EngineClosed,
+  Event,
+  Finish,
+  PromptError,
+  PromptTooLong,
+  QueueFull,
+  Request,
+  StopStrings,
+)
 from tinygrad.apps.sampling import Sampler, Sampling
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF

@@ -95,7 +95,8 @@ class Server:
   # ---------------------------------------------------------------- guards
 
   def check_client(self, request: Any) -> None:
-    host = re.sub(r":[0-9]+$", "", request.headers.get("host", "localhost")).lower()  # HTTP/1.0 may leave it out
+    default = "localhost" if request.scope["http_version"] == "1.0" else ""  # which may leave it out
+    host = re.sub(r":[0-9]+$", "", request.headers.get("host", default)).lower()
     if self.served.local and host not in LOOPBACK:
       raise ApiError(f"this server answers to {', '.join(sorted(LOOPBACK))} only", code="wrong_host", status=403)
     scheme, _, given = request.headers.get("authorization", "").partition(" ")

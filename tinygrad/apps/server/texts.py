@@ -39,8 +39,8 @@ class Mailbox:
 
 
 class Texts:
-  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does, and AppError
-  for more texts than slots and queue hold."""
+  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does,
+  and AppError for more than slots and queue hold."""
 
   def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]):
     self.mailbox, self.arrived = mailbox, deque[tuple[int, Event]]()
