@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -617,6 +618,20 @@ def test_an_address_that_is_none(tok: Tokenizer):
     listening(Server(engine, Served("x")), "192.0.2.1"),
   ):
     pass
+
+
+def test_the_end_of_the_server_waits_for_no_body(tok: Tokenizer, capfd: pytest.CaptureFixture[str]):
+  server = Server(Engine(FakeModel(VOCAB), tok), Served("tiny"))
+  with contextlib.ExitStack() as stack:
+    with listening(server) as url:
+      host, port = url.removeprefix("http://").split(":")
+      s = stack.enter_context(socket.create_connection((host, int(port)), 20))
+      s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+      s.sendall(b"Content-Length: 100\r\n\r\n{")
+      until(lambda: server.reading)
+    answer = b"".join(iter(lambda: s.recv(1 << 16), b""))
+  assert answer.startswith(b"HTTP/1.1 503 ") and b"the server ends, and the body is not whole" in answer
+  assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_end_of_the_server_ends_its_texts(tok: Tokenizer):

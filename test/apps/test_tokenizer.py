@@ -203,6 +203,8 @@ def test_what_templates_may_use(tmp_path: Path):
   spans = "{% for m in messages %}{%- generation -%} {{ m.content }}{% set x = 1 %}{% endgeneration %}{{ x }}"
   spans += "{% endfor %}"
   assert load(tmp_path, chat_template=spans).chat(chat)[0] == "größe1"
+  absent = "{{ tools is none and documents is none }}"
+  assert load(tmp_path, chat_template=absent).chat(chat)[0] == "True"
   nested = "{% for i in [1] %}" * 30 + "x" + "{% endfor %}" * 30
   with pytest.raises(AppError, match="fails on this conversation: too many statically nested blocks"):
     load(tmp_path, chat_template=nested).chat(chat)

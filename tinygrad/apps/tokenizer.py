@@ -245,7 +245,8 @@ class Tokenizer:
       raise AppError(f"the model's file has no chat template (tokenizer.chat_template)\n  fix: {fix}")
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
     said = [{k: v if k == "role" else self.as_text(v) for k, v in m.items()} for m in messages]
-    given = {"messages": said, "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    given: dict[str, Any] = {"messages": said, "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    given |= {"tools": None, "documents": None}  # a template may ask whether they are none
     given |= {k: self.as_text(v) for k, v in more.items()}
     text, problem = rendered(self.template, given)
     if text is None:

@@ -64,6 +64,7 @@ class Server:
     self.metrics = Metrics(engine)
     self.page, self.policy = chat_page()
     self.mailbox: Mailbox  # when there is a loop
+    self.reading: set[asyncio.Timeout] = set()  # bodies that are on their way
 
   def app(self) -> Any:
     def posts(path: str, handler: Handler) -> Any:
@@ -91,6 +92,13 @@ class Server:
     self.engine.start()
     yield
     await asyncio.to_thread(self.engine.close)
+
+  async def end(self) -> None:
+    """Ends texts, which say so, and waits for no body."""
+    await asyncio.to_thread(self.engine.close)
+    for timeout in self.reading:
+      if not timeout.expired():
+        timeout.reschedule(0)
 
   # ---------------------------------------------------------------- guards
 
@@ -141,14 +149,20 @@ class Server:
     if request.headers.get("content-length", "").isdecimal() and int(request.headers["content-length"][:20]) > limit:
       raise too_long
     try:
-      async with asyncio.timeout(BODY_SECONDS):
-        async for part in request.stream():
-          body += part
-          if len(body) > limit:
-            raise too_long
+      async with asyncio.timeout(BODY_SECONDS) as timeout:
+        self.reading.add(timeout)
+        try:
+          async for part in request.stream():
+            body += part
+            if len(body) > limit:
+              raise too_long
+        finally:
+          self.reading.discard(timeout)
     except requests.ClientDisconnect as e:  # who reads no answer
       raise ApiError("the client left before its body was whole", code="client_left", status=499) from e
     except TimeoutError as e:
+      if self.engine.closed:
+        raise EngineClosed("the server ends, and the body is not whole\n  fix: ask again later") from e
       raise ApiError(f"the body did not come within {BODY_SECONDS} s", code="body_timeout", status=408) from e
     return bytes(body)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import socket
@@ -29,8 +28,8 @@ def web_server(server: Server, host: str, port: int) -> Any:
   shutdown = web.shutdown
 
   async def end(sockets: Any = None) -> None:
-    """Texts end first, and say so: a connection with one would hold the server up."""
-    await asyncio.to_thread(server.engine.close)
+    """A connection with a text or a body would hold the server up."""
+    await server.end()
     await shutdown(sockets=sockets)
 
   web.shutdown = end
