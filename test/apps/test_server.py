@@ -272,6 +272,17 @@ def test_a_tool_that_may_be_called(client: openai.OpenAI, say: Any):
     say(told)
     (choice,) = client.chat.completions.create(**asked).choices
     assert choice.message.content == told and choice.message.tool_calls is None and choice.finish_reason == "stop"
+  for odd in (
+    '"name": ["weather"]',
+    '"name": "weather", "arguments": {"city": NaN}',
+    '"name": "weather", "arguments": {"x": 1e999}',
+  ):
+    say(told := f'<tool_call>{{"arguments": {{}}, {odd}}}</tool_call>')
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.message.content == told and choice.message.tool_calls is None
+  say(r'<tool_call>{"name": "weather", "arguments": {"city": "K\u00f6ln \ud83d"}}</tool_call>')
+  (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls
+  assert json.loads(call.function.arguments) == {"city": "Köln \ud83d"}, "half of a pair stays an escape"
   say('<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
   assert client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls is None
 
@@ -595,6 +606,21 @@ def test_content_that_is_neither_text_nor_parts(url: str):
   error = httpx.post(f"{url}/v1/chat/completions", json=body).json()["error"]
   assert error["message"] == "messages[0].content is neither a string nor a list of at most 4096 parts"
   assert error["param"] == "messages[0].content"
+
+
+@pytest.mark.parametrize(("deep", "status"), [(100, 200), (127, 200), (129, 400), (600, 400)])
+def test_what_is_nested_deep(url: str, deep: int, status: int):
+  nested = '{"a":' * deep + "1" + "}" * deep
+  call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": nested}}
+  past: dict[str, Any] = {"messages": [*HI, {"role": "assistant", "tool_calls": [call]}]}
+  tool = {"type": "function", "function": {"name": "f", "parameters": json.loads(nested)}}
+  for more in (past, {"messages": HI, "tools": [tool]}):
+    if deep == 127 and more is not past:
+      continue  # the body is deeper than the schema in it
+    answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "tiny", "max_tokens": 1} | more)
+    assert answer.status_code == status and (
+      status == 200 or "nested deeper than 128" in answer.json()["error"]["message"]
+    )
 
 
 def test_what_is_not_there(url: str):

@@ -3,12 +3,11 @@ describe the client and change no text."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.apps.sampling import MOST_LOGPROBS, Sampling, SamplingError
-from tinygrad.apps.server.fields import ApiError, Fields
+from tinygrad.apps.server.fields import ApiError, Fields, read_json
 from tinygrad.apps.server.tools import Tool
 
 NO_MATTER = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -167,7 +166,7 @@ def read_past_call(c: Fields) -> dict[str, Any]:
   c.only({"id", "type", "function", "index"})
   function = c.inner("function")
   try:
-    arguments = json.loads(function.text("arguments"))
+    arguments = read_json(function.text("arguments"))
   except (ValueError, RecursionError) as e:
     raise function.wrong("arguments", f"is no JSON: {e}") from e
   call: dict[str, Any] = {"type": "function", "function": {"name": function.text("name"), "arguments": arguments}}
