@@ -287,6 +287,18 @@ def test_a_tool_that_may_be_called(client: openai.OpenAI, say: Any):
   assert client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls is None
 
 
+def test_calls_that_may_not_be_parallel_are_one(client: openai.OpenAI, say: Any):
+  cities = ("Rom", "Köln")
+  say("".join(f'<tool_call>{{"name": "weather", "arguments": {{"city": "{c}"}}}}</tool_call>' for c in cities))
+  asked: dict[str, Any] = {"model": "tiny", "messages": HI, "tools": [WEATHER]}
+  for parallel, want in ((True, cities), (False, cities[:1])):
+    (choice,) = client.chat.completions.create(**asked, parallel_tool_calls=parallel).choices
+    assert tuple(json.loads(c.function.arguments)["city"] for c in choice.message.tool_calls) == want
+    assert choice.finish_reason == "tool_calls"
+    chunks = client.chat.completions.create(**asked, parallel_tool_calls=parallel, stream=True)
+    assert len([t for c in chunks for t in c.choices[0].delta.tool_calls or []]) == len(want)
+
+
 LISTED_TEMPLATE = "[AVAILABLE_TOOLS]{{ tools }}[INST]{{ messages[0].content }}[/INST]{# [TOOL_CALLS] #}"
 MARKED = {  # by the template: the control tokens, what the model says, and the arguments of what it calls
   "mistral": (LISTED_TEMPLATE, ["[TOOL_CALLS]"], '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Rom"}}]'),
@@ -702,7 +714,15 @@ def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch)
     serve(server, "192.0.2.1", 1)
   monkeypatch.setattr(run, "PACKAGES", ("starlette", "nowhere"))
   with pytest.raises(AppError, match=r"--serve needs nowhere\n  fix: pip install 'tinygrad\[serve\]'"):
-    serve(server, "127.0.0.1", 0)
+    run.check_packages()
+
+
+@pytest.mark.parametrize("package", run.PACKAGES)
+def test_a_package_that_is_missing_is_said_before_a_model_is_loaded(package: str):
+  script = [sys.executable, "-m", "tinygrad.apps.llm", "--model", "org/never-downloaded", "--serve", "--port", "0"]
+  env = os.environ | {"PYTHONPATH": f"{ROOT / 'test' / 'hidden'}{os.pathsep}{ROOT}", "HIDE": package}
+  r = subprocess.run(script, capture_output=True, text=True, env=env)
+  assert r.returncode == 2 and r.stderr == f"error: --serve needs {package}\n  fix: pip install 'tinygrad[serve]'\n"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from tinygrad.apps.layout import Layout
 from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
-from tinygrad.apps.server.run import serve
+from tinygrad.apps.server.run import check_packages, serve
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm, uninterrupted
 from tinygrad.nn.files import CheckpointError
@@ -146,6 +146,8 @@ def default_slots(c: Config) -> int:
 
 
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
+  if args.serve:
+    check_packages()
   path = model_path(args)
   named = args.model is not None and not is_path(args.model)
   name = args.name or (args.model if named else path.resolve().name.removesuffix(".gguf"))

@@ -230,7 +230,7 @@ class Server:
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
     texts = Texts(self.engine, self.mailbox, requests)
-    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt)) for _ in requests]
+    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt), c.parallel) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
       return EventStream(self.chat_chunks(texts, views, head, c.call), texts)
