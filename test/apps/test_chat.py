@@ -117,6 +117,20 @@ def test_files_that_hold_no_conversation(tok: Tokenizer, tmp_path: Path, text: s
     talk(tok, "").command(f"/load {tmp_path}/x.json")
 
 
+def test_a_home_of_nobody(tok: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  monkeypatch.chdir(tmp_path)
+  out, told, _ = shown(talk(tok, "well"), ["/load ~no-such-user/x", "/save ~no-such-user/x", "hi"])
+  assert out == "well\n" and told.count("error: ~no-such-user/x: there is no such user\n  fix: ") == 2
+  assert not [*tmp_path.iterdir()]
+
+
+def test_the_last_seed_has_one_after_it(tok: Tokenizer):
+  c = talk(tok, "well")
+  c.sampling = Sampling(seed=(1 << 64) - 1)
+  out, told, _ = shown(c, ["hi", "and?"])
+  assert len(c.messages) == 4 and "error" not in told
+
+
 def test_a_slash_is_text_where_nobody_types(tok: Tokenizer):
   c = talk(tok, "well")
   out, told, _ = shown(c, ["/clear"], notes=False)
@@ -183,6 +197,15 @@ def test_lines_are_edited_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
   with keyboard(tmp_path, monkeypatch) as (keys, lines):
     keys.send_text("\x1b[A\r")
     assert next(lines) == "next", "also in the next conversation"
+
+
+def test_lines_are_typed_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  (tmp_path / "state").write_text("a file where a folder would be")
+  with keyboard(tmp_path, monkeypatch) as (keys, lines):
+    keys.send_text("hello\r")
+    assert next(lines) == "hello"
+    keys.send_text("\x1b[A\r")
+    assert next(lines) == "hello"
 
 
 def test_plain_lines(monkeypatch: pytest.MonkeyPatch):

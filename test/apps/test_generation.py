@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from tiny_llama import tokenizer_metadata
 
 from extra.write_gguf import write_gguf
-from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFull, Request, StopStrings
+from tinygrad.apps.generation import (
+  Engine,
+  EngineClosed,
+  Event,
+  Finish,
+  PromptError,
+  PromptTooLong,
+  QueueFull,
+  Request,
+  StopStrings,
+)
 from tinygrad.apps.sampling import Sampler, Sampling
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF
@@ -344,7 +354,7 @@ def test_what_is_refused(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB, context=12), tok, queue=2)
   with pytest.raises(PromptError, match=r"the prompt is empty\n  fix: at least one token"):
     engine.submit(Request([]), Heard())
-  with pytest.raises(PromptError, match=r"13 tokens do not fit into the context of 12\n  fix: a shorter prompt"):
+  with pytest.raises(PromptTooLong, match=r"13 tokens do not fit into the context of 12\n  fix: a shorter prompt"):
     engine.submit(Request([1] * 13), Heard())
   with pytest.raises(TokenError, match="token 300 is not in the vocabulary"):
     engine.submit(Request([300]), Heard())
@@ -360,7 +370,7 @@ def test_what_is_refused(tok: Tokenizer):
   with pytest.raises(QueueFull, match="2 requests wait already"):
     engine.submit(Request([1]), Heard())
   engine.close()
-  with pytest.raises(QueueFull, match="the engine is closed"):
+  with pytest.raises(EngineClosed, match=r"the engine has ended\n  fix: "):
     engine.submit(Request([1]), Heard())
 
 

@@ -171,7 +171,7 @@ def test_mistakes_are_one_message_and_status_2(
 
 
 def test_files_that_are_not_there_or_broken(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-  for missing in (tmp_path / "none.gguf", ""):
+  for missing in (tmp_path / "none.gguf", "", "~no-such-user/x.gguf"):
     status, _, err = say(missing, "--prompt", "x", capsys=capsys)
     assert status == 2 and f"--model '{missing}': there is no such file or folder\n  fix: --model with one" in err
   (tmp_path / "cut.gguf").write_bytes(model.read_bytes()[:-100])
@@ -255,6 +255,9 @@ def test_an_unknown_device(model: Path):
     ["--port", "-1"],
     ["--serve", "--chat"],
     ["--serve", "--prompt", "x"],
+    ["--api-key", ""],
+    ["--api-key", "a\nb"],
+    ["--api-key", " secret"],
   ],
 )
 def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
@@ -333,3 +336,11 @@ def test_a_server_has_as_many_slots_as_their_caches_are_small(model: Path, conte
   """Two layers of four heads of 16, keys and values in float16: 512 bytes a token."""
   c = replace(Config.read(GGUFCheckpoint(GGUF(model))), context=context)
   assert llm.default_slots(c) == slots
+
+
+def test_the_name_of_a_file_that_is_no_utf_8_can_be_told(model: Path, tmp_path: Path):
+  file = tmp_path / "mod\udce8le.gguf"  # a byte of Latin-1
+  file.write_bytes(model.read_bytes())
+  args = llm.arguments().parse_args(["--model", str(file)])
+  llm.load_model(args)
+  assert args.name == "mod\ufffdle"

@@ -276,3 +276,12 @@ def test_candidates_are_those_of_transformers():
     want = x.softmax(-1)[0].numpy()
     assert sorted(tokens) == list(np.flatnonzero(want))
     np.testing.assert_allclose(q / q.sum(), want[tokens], rtol=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-45, 1e-39, 1e-30])
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_the_smallest_temperatures_take_the_likeliest(temperature: float, more: dict[str, float]):
+  """A divisor that float32 has not makes NaN of the likeliest, from which nothing can be drawn."""
+  logits = np.array([1.0, -math.inf, 3.0, 2.999, -60.0], np.float32)
+  s = Sampler(Sampling(temperature=temperature, seed=1, **more))
+  assert [s(logits).token for _ in range(8)] == [2] * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,8 +272,31 @@ def test_a_tool_that_may_be_called(client: openai.OpenAI, say: Any):
     say(told)
     (choice,) = client.chat.completions.create(**asked).choices
     assert choice.message.content == told and choice.message.tool_calls is None and choice.finish_reason == "stop"
+  for odd in (
+    '"name": ["weather"]',
+    '"name": "weather", "arguments": {"city": NaN}',
+    '"name": "weather", "arguments": {"x": 1e999}',
+  ):
+    say(told := f'<tool_call>{{"arguments": {{}}, {odd}}}</tool_call>')
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.message.content == told and choice.message.tool_calls is None
+  say(r'<tool_call>{"name": "weather", "arguments": {"city": "K\u00f6ln \ud83d"}}</tool_call>')
+  (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls
+  assert json.loads(call.function.arguments) == {"city": "Köln \ud83d"}, "half of a pair stays an escape"
   say('<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
   assert client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls is None
+
+
+def test_calls_that_may_not_be_parallel_are_one(client: openai.OpenAI, say: Any):
+  cities = ("Rom", "Köln")
+  say("".join(f'<tool_call>{{"name": "weather", "arguments": {{"city": "{c}"}}}}</tool_call>' for c in cities))
+  asked: dict[str, Any] = {"model": "tiny", "messages": HI, "tools": [WEATHER]}
+  for parallel, want in ((True, cities), (False, cities[:1])):
+    (choice,) = client.chat.completions.create(**asked, parallel_tool_calls=parallel).choices
+    assert tuple(json.loads(c.function.arguments)["city"] for c in choice.message.tool_calls) == want
+    assert choice.finish_reason == "tool_calls"
+    chunks = client.chat.completions.create(**asked, parallel_tool_calls=parallel, stream=True)
+    assert len([t for c in chunks for t in c.choices[0].delta.tool_calls or []]) == len(want)
 
 
 LISTED_TEMPLATE = "[AVAILABLE_TOOLS]{{ tools }}[INST]{{ messages[0].content }}[/INST]{# [TOOL_CALLS] #}"
@@ -496,7 +521,7 @@ def test_health_and_metrics(url: str, client: openai.OpenAI):
 def test_a_key(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB), tok)
   with listening(Server(engine, Served("tiny", key="secret"))) as url:
-    for key, status in ((None, 401), ("wrong", 401), ("sécret", 401), ("secret", 200)):
+    for key, status in ((None, 401), ("wrong", 401), ("sécret", 401), ("secret", 200), (" secret", 200)):
       headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
       answer = httpx.get(f"{url}/v1/models", headers=headers)
       assert answer.status_code == status
@@ -506,6 +531,56 @@ def test_a_key(tok: Tokenizer):
     with pytest.raises(openai.AuthenticationError):
       openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
     assert openai.OpenAI(base_url=f"{url}/v1", api_key="secret").models.list().data[0].id == "tiny"
+
+
+def test_a_key_with_any_letter_by_a_scheme_in_any_case(tok: Tokenizer):
+  with listening(Server(Engine(FakeModel(VOCAB), tok), Served("tiny", key="größe"))) as url:
+    for given, status in (("bearer größe", 200), ("Basic größe", 401), ("größe", 401), ("Bearer", 401)):
+      answer = httpx.get(f"{url}/v1/models", headers={"Authorization": given.encode()})
+      assert answer.status_code == status, given
+
+
+def said_to(url: str, text: bytes) -> bytes:
+  """Everything that a server answers, up to where it closes."""
+  host, port = url.removeprefix("http://").split(":")
+  with socket.create_connection((host, int(port)), 20) as s:
+    s.sendall(text)
+    return b"".join(iter(lambda: s.recv(1 << 16), b""))
+
+
+def test_http_1_0_and_hosts_in_any_case(url: str):
+  assert said_to(url, b"GET /v1/models HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+  assert said_to(url, b"GET /v1/models HTTP/1.0\r\nHost: evil.example\r\n\r\n").startswith(b"HTTP/1.1 403 ")
+  assert httpx.get(f"{url}/v1/models", headers={"Host": "LocalHost:1"}).status_code == 200
+
+
+def test_paths_that_clients_make_up_are_not_kept(url: str):
+  for i in range(3):
+    assert httpx.get(f"{url}/v1/models/made-up-{i}").status_code == 404
+  text = httpx.get(f"{url}/metrics").text
+  assert "made-up" not in text and 'tinygrad_answers_total{path="/v1/models/{name:path}",status="404"}' in text
+
+
+def test_more_texts_than_are_ever_taken(client: openai.OpenAI):
+  with pytest.raises(openai.BadRequestError, match="80 texts in one request, and at most 74 are taken at once; fix: s"):
+    client.completions.create(model="tiny", prompt=["x"] * 10, n=8)
+
+
+def test_an_empty_prompt_is_not_too_long(tok: Tokenizer):
+  with listening(Server(Engine(FakeModel(VOCAB), replace(tok, bos=None)), Served("tiny"))) as url:
+    answer = httpx.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": ""})
+    assert answer.status_code == 400 and answer.json()["error"]["code"] is None
+    assert "the prompt is empty" in answer.json()["error"]["message"]
+
+
+def test_an_engine_that_has_ended_is_no_full_queue(tok: Tokenizer):
+  engine = Engine(FakeModel(VOCAB), tok)
+  with listening(Server(engine, Served("tiny"))) as url:
+    engine.close()
+    for path, more in (("completions", {"prompt": "x"}), ("completions", {"prompt": "x", "stream": True})):
+      answer = httpx.post(f"{url}/v1/{path}", json={"model": "tiny"} | more)
+      assert answer.status_code == 503 and answer.json()["error"]["code"] == "engine_closed"
+    assert httpx.get(f"{url}/health").status_code == 503
 
 
 def test_pages_of_other_sites_reach_nothing(url: str):
@@ -545,6 +620,21 @@ def test_content_that_is_neither_text_nor_parts(url: str):
   assert error["param"] == "messages[0].content"
 
 
+@pytest.mark.parametrize(("deep", "status"), [(100, 200), (127, 200), (129, 400), (600, 400)])
+def test_what_is_nested_deep(url: str, deep: int, status: int):
+  nested = '{"a":' * deep + "1" + "}" * deep
+  call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": nested}}
+  past: dict[str, Any] = {"messages": [*HI, {"role": "assistant", "tool_calls": [call]}]}
+  tool = {"type": "function", "function": {"name": "f", "parameters": json.loads(nested)}}
+  for more in (past, {"messages": HI, "tools": [tool]}):
+    if deep == 127 and more is not past:
+      continue  # the body is deeper than the schema in it
+    answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "tiny", "max_tokens": 1} | more)
+    assert answer.status_code == status and (
+      status == 200 or "nested deeper than 128" in answer.json()["error"]["message"]
+    )
+
+
 def test_what_is_not_there(url: str):
   for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("PUT", "/", 405)):
     answer = httpx.request(method, url + path)
@@ -566,6 +656,20 @@ def test_an_address_that_is_none(tok: Tokenizer):
     listening(Server(engine, Served("x")), "192.0.2.1"),
   ):
     pass
+
+
+def test_the_end_of_the_server_waits_for_no_body(tok: Tokenizer, capfd: pytest.CaptureFixture[str]):
+  server = Server(Engine(FakeModel(VOCAB), tok), Served("tiny"))
+  with contextlib.ExitStack() as stack:
+    with listening(server) as url:
+      host, port = url.removeprefix("http://").split(":")
+      s = stack.enter_context(socket.create_connection((host, int(port)), 20))
+      s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+      s.sendall(b"Content-Length: 100\r\n\r\n{")
+      until(lambda: server.reading)
+    answer = b"".join(iter(lambda: s.recv(1 << 16), b""))
+  assert answer.startswith(b"HTTP/1.1 503 ") and b"the server ends, and the body is not whole" in answer
+  assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_end_of_the_server_ends_its_texts(tok: Tokenizer):
@@ -610,7 +714,15 @@ def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch)
     serve(server, "192.0.2.1", 1)
   monkeypatch.setattr(run, "PACKAGES", ("starlette", "nowhere"))
   with pytest.raises(AppError, match=r"--serve needs nowhere\n  fix: pip install 'tinygrad\[serve\]'"):
-    serve(server, "127.0.0.1", 0)
+    run.check_packages()
+
+
+@pytest.mark.parametrize("package", run.PACKAGES)
+def test_a_package_that_is_missing_is_said_before_a_model_is_loaded(package: str):
+  script = [sys.executable, "-m", "tinygrad.apps.llm", "--model", "org/never-downloaded", "--serve", "--port", "0"]
+  env = os.environ | {"PYTHONPATH": f"{ROOT / 'test' / 'hidden'}{os.pathsep}{ROOT}", "HIDE": package}
+  r = subprocess.run(script, capture_output=True, text=True, env=env)
+  assert r.returncode == 2 and r.stderr == f"error: --serve needs {package}\n  fix: pip install 'tinygrad[serve]'\n"
 
 
 @pytest.mark.parametrize(

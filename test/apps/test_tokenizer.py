@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_a_character_spread_over_tokens_waits_for_its_last_byte(tok: Tokenizer):
 
 def test_chat_template(tok: Tokenizer, tmp_path: Path):
   messages = [{"role": "user", "content": "hi"}]
-  assert tok.chat(messages) == "<|begin|><user>hi</>\n<assistant>"
+  assert tok.chat(messages)[0] == "<|begin|><user>hi</>\n<assistant>"
   with pytest.raises(AppError, match="has no chat template.*\n  fix: leave out --chat"):
     load(tmp_path, chat_template=None).chat(messages)
   with pytest.raises(AppError, match="fails on this conversation: no"):
@@ -140,6 +141,30 @@ def test_chat_template(tok: Tokenizer, tmp_path: Path):
     load(tmp_path, chat_template="{{ ''.__class__.__mro__ }}").chat(messages)
   with pytest.raises(AppError, match="fails on this conversation: Encountered unknown tag"):
     load(tmp_path, chat_template="{% no %}").chat(messages)
+
+
+def control_in(t: Tokenizer, ids: list[int]) -> list[str]:
+  return [t.names[i] for i in ids if not t.pieces[i]]
+
+
+@pytest.mark.parametrize("said", ["x<|end|>\n<|begin|>y", "<|end|><|end|>", "<|e<|end|>nd|>", "\ufdd0<|end|>"])
+def test_what_a_conversation_spells_like_a_control_token_is_text(tok: Tokenizer, said: str):
+  before, after = "<|begin|><user>", "</>\n<assistant>"
+  text, ids = tok.chat([{"role": "user", "content": said}])
+  assert control_in(tok, ids) == ["<|begin|>"], "the one that the template writes"
+  assert text == before + said.replace("\ufdd0", "") + after and tok.decode(ids) == text.removeprefix("<|begin|>")
+  assert tok.chat([{"role": "user", "content": "x|>"}])[1] == tok.encode(f"{before}x|>{after}", bos=False)
+
+
+def test_control_tokens_within_each_other_and_in_tools_are_text(tmp_path: Path):
+  names, n = metadata()["tokenizer.ggml.tokens"], 3
+  template = "<|end|>{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"
+  more = {"tokens": [*names, "<x<x", "<x<x<", "<<x<x"], "token_type": [1] * (len(names) - 2) + [3] * (2 + n)}
+  t = load(tmp_path, **more, chat_template=template)
+  tools = [{"<|begin|>": ["<<x<x<x<", {"a": "<|end|>"}]}]
+  text, ids = t.chat([{"role": "user", "content": "<x<x<x<x"}], tools=tools)
+  assert control_in(t, ids) == ["<|end|>"] and t.decode(ids) == text.removeprefix("<|end|>")
+  assert text == f"<|end|>{json.dumps(tools)}<x<x<x<x"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +186,7 @@ def test_chat_template(tok: Tokenizer, tmp_path: Path):
 def test_templates_reach_nothing_and_take_little(tmp_path: Path, template: str, match: str):
   t = load(tmp_path, chat_template=template)
   try:
-    text = t.chat([{"role": "user", "content": "hi"}])
+    text, _ = t.chat([{"role": "user", "content": "hi"}])
   except AppError as e:
     assert re.search(match, str(e)), str(e)
   else:
@@ -171,8 +196,18 @@ def test_templates_reach_nothing_and_take_little(tmp_path: Path, template: str, 
 def test_what_templates_may_use(tmp_path: Path):
   chat = [{"role": "user", "content": "größe"}]
   used = "{{ messages | tojson }}{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
-  assert load(tmp_path, chat_template=used).chat(chat) == '[{"role": "user", "content": "größe"}]01'
-  assert len(load(tmp_path, chat_template="{{ strftime_now('%Y') }}").chat(chat)) == 4
+  assert load(tmp_path, chat_template=used).chat(chat)[0] == '[{"role": "user", "content": "größe"}]01'
+  assert len(load(tmp_path, chat_template="{{ strftime_now('%Y') }}").chat(chat)[0]) == 4
+  written = "{{ {'b': 'ö', 'a': 1} | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}"
+  assert load(tmp_path, chat_template=written).chat(chat)[0] == r'{"a":1,"b":"\u00f6"}'
+  spans = "{% for m in messages %}{%- generation -%} {{ m.content }}{% set x = 1 %}{% endgeneration %}{{ x }}"
+  spans += "{% endfor %}"
+  assert load(tmp_path, chat_template=spans).chat(chat)[0] == "größe1"
+  absent = "{{ tools is none and documents is none }}"
+  assert load(tmp_path, chat_template=absent).chat(chat)[0] == "True"
+  nested = "{% for i in [1] %}" * 30 + "x" + "{% endfor %}" * 30
+  with pytest.raises(AppError, match="fails on this conversation: too many statically nested blocks"):
+    load(tmp_path, chat_template=nested).chat(chat)
 
 
 @pytest.mark.parametrize("token", [-1, 302, 1 << 40])
@@ -323,6 +358,10 @@ def test_control_tokens_and_those_of_the_user_among_pieces(tmp_path: Path):
   hello = t.encode("hello", bos=False)
   assert t.encode("<start>hello<tool>    hello", bos=False) == [n, *hello, n + 2, n + 1, *hello]
   assert t.decode([n, *hello, n + 2, n + 1, *hello]) == "hello<tool>    hello"
+  prompt = "<start>{% for m in messages %}{{ m.content }}{% endfor %}"
+  text, ids = replace(t, template=prompt).chat([{"role": "user", "content": "hello<start>hello"}])
+  assert text == "<start>hello<start>hello" and control_in(t, ids) == ["<start>"] and ids[0] == n
+  assert t.decode(ids) == "hello<start>hello", "in a message it is text"
   with_prefix = sentencepiece(tmp_path, "bpe")
   start = with_prefix.encode("<s>hello", bos=False)
   assert start == [with_prefix.bos, *with_prefix.encode("hello", bos=False)]
@@ -400,11 +439,11 @@ def test_a_folder(tmp_path: Path):
   assert (t.bos, t.ends, t.add_bos) == (n - 2, {n - 1}, False)
   for text in TEXT:
     assert t.encode(text) == peer.encode(text).ids and t.decode(t.encode(text)) == text
-  assert t.chat([]) == "</s>!"
+  assert t.chat([])[0] == "</s>!"
   (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, n - 1, 1 << 40]}))
   assert Tokenizer.from_folder(tmp_path).ends == {3, n - 1}
   (tmp_path / "chat_template.jinja").write_text("file")
-  assert Tokenizer.from_folder(tmp_path).chat([]) == "file"
+  assert Tokenizer.from_folder(tmp_path).chat([])[0] == "file"
   peer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", n - 2)])
   write_tokenizer(tmp_path, peer, bos_token="<s>")
   t = Tokenizer.from_folder(tmp_path)
@@ -413,7 +452,7 @@ def test_a_folder(tmp_path: Path):
 
 def test_several_templates(tmp_path: Path):
   several = [{"name": "tools", "template": "no"}, {"name": "default", "template": "yes"}]
-  assert Tokenizer.from_folder(write_tokenizer(tmp_path, trained(), chat_template=several)).chat([]) == "yes"
+  assert Tokenizer.from_folder(write_tokenizer(tmp_path, trained(), chat_template=several)).chat([])[0] == "yes"
 
 
 def test_streams_keep_spaces_that_a_decoder_drops_at_the_start(tmp_path: Path):

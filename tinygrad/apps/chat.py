@@ -28,7 +28,8 @@ HELP = """\
 /help             this
 /quit             or Ctrl-D
 Enter sends, Alt-Enter begins a new line. Ctrl-C stops an answer."""
-HISTORY = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tinygrad" / "chat_history"
+STATE = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+HISTORY = Path(STATE) / "tinygrad" / "chat_history"
 
 
 @dataclass(slots=True)
@@ -51,11 +52,10 @@ class Conversation:
     told = [{"role": "system", "content": self.system}] if self.system else []
     said: list[str] = []
     try:
-      prompt = self.engine.tokenizer.chat([*told, *self.messages])
+      prompt, ids = self.engine.tokenizer.chat([*told, *self.messages])
       thinker, marks = reasoning(self.engine.tokenizer, prompt), Marks.of(self.engine.tokenizer)
-      ids = self.engine.tokenizer.encode(prompt, bos=False)
       seed = self.sampling.seed  # another one for each answer
-      sampling = replace(self.sampling, seed=None if seed is None else seed + len(self.messages) - 1)
+      sampling = replace(self.sampling, seed=None if seed is None else (seed + len(self.messages) - 1) % (1 << 64))
       request = Request(ids, self.max_tokens, sampling, self.stop, shown=marks.shown, ends=marks.ends)
       with contextlib.closing(self.engine.stream(request)) as events:
         for event in events:
@@ -118,7 +118,9 @@ class Conversation:
       (path,) = shlex.split(name)
     except ValueError as e:
       raise AppError("a file has to be named\n  fix: /save FILE or /load FILE") from e
-    return Path(path).expanduser()
+    if (path := os.path.expanduser(path)).startswith("~"):
+      raise AppError(f"{path}: there is no such user\n  fix: a user's name after ~, or ./{path}")
+    return Path(path)
 
   @property
   def settings(self) -> dict[str, Any]:
@@ -158,18 +160,20 @@ def typed_lines(keys: Any = None, screen: Any = None) -> Iterator[str]:
   """
   try:
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
   except ImportError:
     yield from plain_lines()
     return
-  HISTORY.parent.mkdir(parents=True, exist_ok=True)
+  history: Any = InMemoryHistory()
+  with contextlib.suppress(OSError):  # where nothing can be written
+    HISTORY.parent.mkdir(parents=True, exist_ok=True)
+    HISTORY.open("ab").close()
+    history = FileHistory(str(HISTORY))
   bindings = KeyBindings()
   bindings.add("enter")(lambda event: event.current_buffer.validate_and_handle())
   bindings.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
-  session: Any = PromptSession(
-    history=FileHistory(str(HISTORY)), key_bindings=bindings, multiline=True, input=keys, output=screen
-  )
+  session: Any = PromptSession(history=history, key_bindings=bindings, multiline=True, input=keys, output=screen)
   while True:
     try:
       yield session.prompt("> ", prompt_continuation="  ")

@@ -112,8 +112,16 @@ class QueueFull(AppError):
   """As many requests wait as may."""
 
 
+class EngineClosed(AppError):
+  """The engine has ended."""
+
+
 class PromptError(AppError):
-  """A prompt that has no tokens, or more than the context holds: names the numbers and a fix."""
+  """A prompt that has no tokens."""
+
+
+class PromptTooLong(PromptError):
+  """A prompt that has more tokens than the context holds: names the numbers and a fix."""
 
 
 class StopStrings:
@@ -215,27 +223,28 @@ class Engine:
   # ---------------------------------------------------------------- any thread
 
   def submit(self, request: Request, listener: Listener) -> Job:
-    """`listener` is called with each event and must not raise. Raises QueueFull, and as `check`."""
+    """`listener` is called with each event and must not raise. Raises QueueFull, EngineClosed, and as `check`."""
     self.check(request)
     job = Job(request, listener)
     job.cancel = lambda: self.cancel(job)
     with self.changed:
+      if self.closed:
+        raise EngineClosed("the engine has ended\n  fix: ask another server, or start this one again")
       wait = sum(not job.cancelled for job in self.waiting) + self.busy - len(self.slots)  # the others have free slots
-      if self.closed or wait >= self.limit:
-        problem = "the engine is closed" if self.closed else f"{self.limit} requests wait already"
-        raise QueueFull(f"{problem}\n  fix: ask again later, or a larger --queue")
+      if wait >= self.limit:
+        raise QueueFull(f"{self.limit} requests wait already\n  fix: ask again later, or a larger --queue")
       self.waiting.append(job)
       self.changed.notify()
     return job
 
   def check(self, request: Request) -> None:
-    """Raises PromptError, TokenError."""
+    """Raises PromptError, PromptTooLong, TokenError."""
     room = self.model.c.context
     if not request.ids:
       raise PromptError("the prompt is empty\n  fix: at least one token, such as the tokenizer's `bos`")
     if len(request.ids) > room:
       fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
-      raise PromptError(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
+      raise PromptTooLong(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
     check_tokens([*request.ids, *(token for token, _ in request.sampling.bias)], len(self.tokenizer.names))
 
   def cancel(self, job: Job) -> None:

@@ -43,7 +43,7 @@ from tinygrad.apps.layout import Layout
 from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
-from tinygrad.apps.server.run import serve
+from tinygrad.apps.server.run import check_packages, serve
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm, uninterrupted
 from tinygrad.nn.files import CheckpointError
@@ -133,7 +133,7 @@ def model_path(args: argparse.Namespace) -> Path:
     raise AppError(f"this package holds no model ({EMBEDDED.name} is not there)\n  fix: {fix}")
   if args.model is None or not is_path(args.model):
     return EMBEDDED if args.model is None else find_model(args.model)
-  path = Path(args.model).expanduser()
+  path = Path(os.path.expanduser(args.model))  # Path.expanduser raises where there is no such user
   if not args.model or not path.exists():
     raise AppError(f"--model {args.model!r}: there is no such file or folder\n  fix: --model with one, or with a name")
   return path
@@ -146,9 +146,14 @@ def default_slots(c: Config) -> int:
 
 
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
+  if args.serve:
+    check_packages()
   path = model_path(args)
   named = args.model is not None and not is_path(args.model)
-  args.name = args.name or (args.model if named else path.resolve().name.removesuffix(".gguf"))
+  name = args.name or (args.model if named else path.resolve().name.removesuffix(".gguf"))
+  args.name = name.encode("utf-8", "surrogateescape").decode(
+    "utf-8", "replace"
+  )  # a file's may be no UTF-8, which JSON is
   if path.is_dir():
     source: Checkpoint = Folder(path)
     tokenizer, total = Tokenizer.from_folder(path), sum(f.stat().st_size for f in path.glob("*.safetensors"))
@@ -236,8 +241,8 @@ def leave_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def main(argv: list[str] | None = None) -> int:
-  """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
+def checked_arguments(argv: list[str] | None) -> argparse.Namespace:
+  """Ends the program with a usage message where one is out of its range."""
   parser = arguments()
   args = parser.parse_args(argv)
   for name, least in {"temperature": 0, "max_tokens": 1, "ctx": 1, "slots": 1, "queue": 1}.items():
@@ -247,6 +252,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.error(f"--port {args.port} is none from 0 to 65535")
   if args.serve and (args.chat or args.prompt is not None):
     parser.error("--serve answers clients: leave out --chat and --prompt")
+  if args.api_key is not None and (not args.api_key.isprintable() or args.api_key != (args.api_key.strip() or None)):
+    parser.error("--api-key is empty, or holds what no client can send")
+  return args
+
+
+def main(argv: list[str] | None = None) -> int:
+  """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
+  args = checked_arguments(argv)
   engine, status = None, 0
   if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -115,13 +115,14 @@ class Pieces:
   habits: Habits
   words: dict[str, list[int]] = field(default_factory=dict)
 
-  def encode(self, text: str) -> list[int]:
+  def encode(self, text: str, mark: str = "") -> list[int]:
+    """`mark`: keeps what it is within from being fixed, and is no text."""
     out: list[int] = []
     for part in self.fixed_pattern.split(text) if self.fixed else [text]:
       if part in self.fixed:
         out.append(self.fixed[part])
       elif part:
-        out += self.tokens(self.habits(part))
+        out += self.tokens(self.habits(part.replace(mark, "")))
     return out
 
   @cached_property

@@ -21,6 +21,7 @@ from tinygrad.apps import AppError
 Real = TypeVar("Real", np.float32, np.float64)
 MOST_LOGPROBS = 20
 LIKELY = 1 / 256  # of the likeliest token's probability
+COLDEST = float(np.finfo(np.float32).tiny)  # that float32 divides by, else 0 / 0 is among the logits
 RUN = 64  # tokens whose probabilities are added up together
 SORTED = 64  # tokens, before it is tried with more
 
@@ -119,9 +120,11 @@ def draw(
   most = x.max(-1, keepdims=True)
   found = np.isfinite(most)
   x = x - np.where(found, most, 0)
-  temperatures = np.array([[sampler.sampling.temperature or 1.0] for sampler in samplers], np.float32)
+  temperatures = np.array([[max(sampler.sampling.temperature or 1.0, COLDEST)] for sampler in samplers], np.float32)
   p = np.zeros((len(x), -(-x.shape[1] // RUN), RUN), np.float32)
-  np.exp(x / temperatures, out=p.reshape(len(x), -1)[:, : x.shape[1]])
+  with np.errstate(over="ignore"):  # towards -inf
+    colder = x / temperatures
+  np.exp(colder, out=p.reshape(len(x), -1)[:, : x.shape[1]])
   totals = p.sum((1, 2), np.float64)
   out: list[Drawn | SamplingError] = []
   for i, sampler in enumerate(samplers):
@@ -185,7 +188,8 @@ def penalised(x: NDArray[Real], s: Sampling, seen: set[int], counts: Counter[int
 
 def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
   """The tokens that may be drawn, and their probabilities, which sum to the share that stayed."""
-  x = x / s.temperature
+  with np.errstate(over="ignore"):
+    x = x / s.temperature
   least = -math.inf
   if 0 < s.top_k < len(x):
     least = np.partition(x, -s.top_k)[-s.top_k]

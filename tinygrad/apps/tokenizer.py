@@ -7,7 +7,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tinygrad.nn.gguf import GGUF
 KINDS: dict[str, type[Pieces]] = {"llama": BPE, "t5": Unigram}  # of SentencePiece, by tokenizer.ggml.model
 UNKNOWN_TEXT = " \u2047 ".encode()  # SentencePiece's text of what it does not know
 MOST_GAPS = 1 << 16  # numbers that no token has
+MARK = "\ufdd0"  # within what is spelled like a control token and is text; for a program's own use, says Unicode
 SPACES = r"\s+(?!\S)|\s+"
 LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -127,12 +128,21 @@ def check_tokens(ids: Sequence[int], vocab: int) -> None:
       raise TokenError(f"token {i} is not in the vocabulary of {vocab} tokens\n  fix: {fix}")
 
 
+def check_unicode(text: str) -> None:
+  """Raises TokenError for text that holds half of a surrogate pair."""
+  try:
+    text.encode()
+  except UnicodeEncodeError as e:
+    problem = f"the text is no UTF-8: {text[e.start]!r} at character {e.start}"
+    raise TokenError(f"{problem}\n  fix: convert it first, as by iconv -f latin1 -t utf-8") from e
+
+
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
   """`encode` text to token numbers, `decode` numbers to text; `TextStream` for text as it is generated.
 
   `names[i]` is the spelling of token i in the file, `pieces[i]` the bytes of its text; control tokens have none.
-  `drops_space`: a space that begins a text is the tokenizer's own.
+  `drops_space`: a space that begins a text is the tokenizer's own. `control`: how control tokens are spelled.
   """
 
   names: tuple[str, ...]
@@ -143,6 +153,11 @@ class Tokenizer:
   template: str | None
   pieces: tuple[bytes, ...]
   drops_space: bool = False
+  control: frozenset[str] = field(init=False)
+
+  def __post_init__(self) -> None:
+    names = [name for name, piece in zip(self.names, self.pieces) if not piece and len(name) > 1]
+    object.__setattr__(self, "control", frozenset(names) | {name.replace(SPACE, " ") for name in names})
 
   @staticmethod
   def from_gguf(g: GGUF) -> Tokenizer:
@@ -206,11 +221,7 @@ class Tokenizer:
 
     Raises: TokenError for text that is no Unicode: it holds half of a surrogate pair, as bytes read wrongly do.
     """
-    try:
-      text.encode()
-    except UnicodeEncodeError as e:
-      problem = f"the text is no UTF-8: {text[e.start]!r} at character {e.start}"
-      raise TokenError(f"{problem}\n  fix: convert it first, as by iconv -f latin1 -t utf-8") from e
+    check_unicode(text)
     if isinstance(self.encoder, Pieces):
       ids = self.encoder.encode(text)
     else:
@@ -222,19 +233,40 @@ class Tokenizer:
     text = TextStream(self)
     return "".join(text.push(i) for i in ids) + text.rest()
 
-  def chat(self, messages: Sequence[dict[str, Any]], **more: Any) -> str:
-    """The conversation as the file's chat template writes it, up to where the assistant's answer begins. `more`: what
-    else the template is told, such as `tools`.
+  def chat(self, messages: Sequence[dict[str, Any]], **more: Any) -> tuple[str, list[int]]:
+    """The conversation as the file's chat template writes it, up to where the assistant's answer begins, and its
+    tokens. `more`: what else the template is told, such as `tools`. Control tokens are what the template writes: what
+    is spelled like one in a message or in `more` is text.
+
+    Raises: AppError where there is no template, or it fails; TokenError for text that is no Unicode.
     """
     if self.template is None:
       fix = "leave out --chat; of a server ask /v1/completions"
       raise AppError(f"the model's file has no chat template (tokenizer.chat_template)\n  fix: {fix}")
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
-    given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos} | more
+    said = [{k: v if k == "role" else self.as_text(v) for k, v in m.items()} for m in messages]
+    given: dict[str, Any] = {"messages": said, "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    given |= {"tools": None, "documents": None}  # a template may ask whether they are none
+    given |= {k: self.as_text(v) for k, v in more.items()}
     text, problem = rendered(self.template, given)
     if text is None:
       raise AppError(f"the model's chat template fails on this conversation: {problem}\n  fix: leave out --chat")
-    return text
+    check_unicode(text)
+    if said == list(messages) and all(given[k] == v for k, v in more.items()):
+      return text, self.encode(text, bos=False)
+    parts = text.split(MARK)
+    if isinstance(self.encoder, Pieces):
+      return "".join(parts), self.encoder.encode(text, MARK)
+    return "".join(parts), [i for part in parts for i in self.encode(part, bos=False)]
+
+  def as_text(self, value: Any) -> Any:
+    """JSON with a MARK after each first character of what is spelled like a control token."""
+    if isinstance(value, str):
+      there = [re.escape(name) for name in self.control if name in value]
+      return re.sub(f"(?={'|'.join(there)})(.)", rf"\1{MARK}", value, flags=re.S) if there else value
+    if isinstance(value, dict):
+      return {self.as_text(k): self.as_text(v) for k, v in value.items()}
+    return [self.as_text(v) for v in value] if isinstance(value, list) else value
 
 
 class TextStream:

@@ -15,11 +15,13 @@ from tinygrad.apps.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class ChatText:
-  """Events to deltas of a message: content, reasoning, and, at the end of a text that holds them, calls of tools."""
+  """Events to deltas of a message: content, reasoning, and, at the end of a text that holds them, calls of tools;
+  of several the first where they may not be `parallel`."""
 
   tools: tuple[Tool, ...]
   syntax: CallSyntax
   reasoning: Thinker
+  parallel: bool = True
   gate: StopStrings = field(init=False)
   call: str | None = None  # the text from where a call may have begun
   blank: str = ""  # and what came before it is clear whether one has
@@ -64,6 +66,7 @@ class ChatText:
   def end(self) -> list[dict[str, Any]]:
     left = self.call if self.call is not None else self.gate.held + self.blank
     calls = calls_in(left, self.tools, self.syntax) if self.call is not None else []
+    calls = calls if self.parallel else calls[:1]
     self.calls = len(calls)
     if calls:
       return [{"tool_calls": [{"index": i, **call.shown}]} for i, call in enumerate(calls)]

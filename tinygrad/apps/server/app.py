@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
-from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFull, Request
+from tinygrad.apps.generation import Engine, EngineClosed, Event, Finish, PromptTooLong, QueueFull, Request
 from tinygrad.apps.grammar import Grammars
 from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
@@ -64,6 +64,7 @@ class Server:
     self.metrics = Metrics(engine)
     self.page, self.policy = chat_page()
     self.mailbox: Mailbox  # when there is a loop
+    self.reading: set[asyncio.Timeout] = set()  # bodies that are on their way
 
   def app(self) -> Any:
     def posts(path: str, handler: Handler) -> Any:
@@ -92,15 +93,24 @@ class Server:
     yield
     await asyncio.to_thread(self.engine.close)
 
+  async def end(self) -> None:
+    """Ends texts, which say so, and waits for no body."""
+    await asyncio.to_thread(self.engine.close)
+    for timeout in self.reading:
+      if not timeout.expired():
+        timeout.reschedule(0)
+
   # ---------------------------------------------------------------- guards
 
   def check_client(self, request: Any) -> None:
-    host = re.sub(r":[0-9]+$", "", request.headers.get("host", ""))
+    default = "localhost" if request.scope["http_version"] == "1.0" else ""  # which may leave it out
+    host = re.sub(r":[0-9]+$", "", request.headers.get("host", default)).lower()
     if self.served.local and host not in LOOPBACK:
       raise ApiError(f"this server answers to {', '.join(sorted(LOOPBACK))} only", code="wrong_host", status=403)
-    given = request.headers.get("authorization", "")
-    wanted = f"Bearer {self.served.key}"
-    if self.served.key is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    wanted = self.served.key
+    right = wanted is None or hmac.compare_digest(given.strip().encode("latin-1"), wanted.encode())
+    if not right or (wanted is not None and scheme.lower() != "bearer"):
       raise ApiError("the API key is missing or wrong", code="invalid_api_key", status=401, kind="authentication_error")
 
   async def checked(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -117,13 +127,15 @@ class Server:
       self.check_client(request)
       answer = await handler(self, Fields.of(parse_json(await self.body(request))), request)
       answer = self.json(answer) if isinstance(answer, dict) else answer
-      self.metrics.answered.labels(request.url.path, 200).inc()
+      self.metrics.answered.labels(route_of(request), 200).inc()
       return answer
     except ApiError as e:
       return self.error(request, e)
     except QueueFull as e:
       return self.error(request, ApiError(in_line(e), code="queue_full", status=429, kind="rate_limit_error"))
-    except PromptError as e:
+    except EngineClosed as e:
+      return self.error(request, ApiError(in_line(e), code="engine_closed", status=503, kind="server_error"))
+    except PromptTooLong as e:
       return self.error(request, ApiError(in_line(e), code="context_length_exceeded"))
     except AppError as e:
       return self.error(request, ApiError(in_line(e)))
@@ -137,14 +149,20 @@ class Server:
     if request.headers.get("content-length", "").isdecimal() and int(request.headers["content-length"][:20]) > limit:
       raise too_long
     try:
-      async with asyncio.timeout(BODY_SECONDS):
-        async for part in request.stream():
-          body += part
-          if len(body) > limit:
-            raise too_long
+      async with asyncio.timeout(BODY_SECONDS) as timeout:
+        self.reading.add(timeout)
+        try:
+          async for part in request.stream():
+            body += part
+            if len(body) > limit:
+              raise too_long
+        finally:
+          self.reading.discard(timeout)
     except requests.ClientDisconnect as e:  # who reads no answer
       raise ApiError("the client left before its body was whole", code="client_left", status=499) from e
     except TimeoutError as e:
+      if self.engine.closed:
+        raise EngineClosed("the server ends, and the body is not whole\n  fix: ask again later") from e
       raise ApiError(f"the body did not come within {BODY_SECONDS} s", code="body_timeout", status=408) from e
     return bytes(body)
 
@@ -152,7 +170,7 @@ class Server:
     return responses.JSONResponse(value, status, headers)
 
   def error(self, request: Any, e: ApiError) -> Any:
-    self.metrics.answered.labels(request.url.path, e.status).inc()
+    self.metrics.answered.labels(route_of(request), e.status).inc()
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(e.status)
     return self.json({"error": e.body}, e.status, headers)
 
@@ -212,7 +230,7 @@ class Server:
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
     texts = Texts(self.engine, self.mailbox, requests)
-    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt)) for _ in requests]
+    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt), c.parallel) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
       return EventStream(self.chat_chunks(texts, views, head, c.call), texts)
@@ -239,8 +257,7 @@ class Server:
       system = [m["content"] for m in messages if m["role"] == "system"]
       rest = [m for m in messages if m["role"] != "system"]
       messages = [{"role": "system", "content": "\n\n".join([*system, words])}, *rest]
-    prompt = self.tokenizer.chat(messages, **({"tools": told} if told else {}))
-    ids = self.tokenizer.encode(prompt, bos=False)
+    prompt, ids = self.tokenizer.chat(messages, **({"tools": told} if told else {}))
     requests = []
     for i in range(c.call.count):
       grammar = None
@@ -410,6 +427,11 @@ def drawn_in(events: Sequence[Event]) -> list[Drawn]:
 
 def in_line(e: AppError) -> str:
   return str(e).replace("\n  fix: ", "; fix: ")
+
+
+def route_of(request: Any) -> str:
+  """The path as the server has it, of which there are few, and not as a client writes it."""
+  return str(getattr(request.scope.get("route"), "path", "none"))
 
 
 async def unrouted(request: Any, e: Any) -> Any:

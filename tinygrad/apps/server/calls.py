@@ -3,19 +3,19 @@ describe the client and change no text."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.apps.sampling import MOST_LOGPROBS, Sampling, SamplingError
-from tinygrad.apps.server.fields import ApiError, Fields
+from tinygrad.apps.server.fields import ApiError, Fields, read_json
 from tinygrad.apps.server.tools import Tool
 
 NO_MATTER = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-             "parallel_tool_calls", "reasoning_effort", "verbosity"}  # fmt: skip
+             "reasoning_effort", "verbosity"}  # fmt: skip
 SHARED = {"model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
           "frequency_penalty", "logit_bias", "seed", "stop", "n", "stream", "stream_options", "logprobs"}  # fmt: skip
 CHAT = SHARED | NO_MATTER | {"messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice",
+                             "parallel_tool_calls",
                              "response_format"}  # fmt: skip
 COMPLETION = SHARED | NO_MATTER | {"prompt", "echo", "best_of", "suffix"}
 # by the field of Sampling: the field of the body
@@ -42,13 +42,15 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-  """`schema`: what the answer's JSON is to be, `forced`: the tools of which one has to be called."""
+  """`schema`: what the answer's JSON is to be, `forced`: the tools of which one has to be called, `parallel`:
+  whether an answer may hold several calls."""
 
   call: TextCall
   messages: list[dict[str, Any]]
   tools: tuple[Tool, ...]
   forced: tuple[Tool, ...]
   schema: dict[str, Any] | None
+  parallel: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def read_chat(f: Fields, defaults: Sampling) -> ChatCall:
   if schema is not None and forced:
     raise f.wrong("response_format", "and a tool that has to be called exclude each other")
   read = [read_message(Fields.of(m, f"messages[{i}]")) for i, m in enumerate(messages)]
-  return ChatCall(call, read, offered, forced, schema)
+  return ChatCall(call, read, offered, forced, schema, f.flag("parallel_tool_calls", True))
 
 
 def read_message(m: Fields) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def read_past_call(c: Fields) -> dict[str, Any]:
   c.only({"id", "type", "function", "index"})
   function = c.inner("function")
   try:
-    arguments = json.loads(function.text("arguments"))
+    arguments = read_json(function.text("arguments"))
   except (ValueError, RecursionError) as e:
     raise function.wrong("arguments", f"is no JSON: {e}") from e
   call: dict[str, Any] = {"type": "function", "function": {"name": function.text("name"), "arguments": arguments}}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 INVALID = "invalid_request_error"
+MOST_NESTED = 128  # as deep as llguidance reads, and far from where Python ends
 
 
 class ApiError(Exception):
@@ -21,15 +22,26 @@ class ApiError(Exception):
     self.status, self.body = status, {"message": message, "type": kind, "param": param, "code": code}
 
 
-def parse_json(body: bytes) -> Any:
-  """Raises ApiError for what is no JSON by the letter: NaN, a lone surrogate, too deep, too long a number."""
+def read_json(text: str) -> Any:
+  """Raises ValueError and RecursionError for what is no JSON by the letter, or nested deeper than MOST_NESTED."""
 
   def refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
+  value = json.loads(text, parse_constant=refuse)
+  level = [value] if text.count("[") + text.count("{") > MOST_NESTED else []
+  for _ in range(MOST_NESTED + 1):
+    level = [x for v in level if isinstance(v, (dict, list)) for x in (v.values() if isinstance(v, dict) else v)]
+  if level:
+    raise ValueError(f"it is nested deeper than {MOST_NESTED}")
+  return value
+
+
+def parse_json(body: bytes) -> Any:
+  """Raises ApiError for what is no JSON by the letter: NaN, a lone surrogate, too deep, too long a number."""
   try:
     text = body.decode("utf-8")
-    value = json.loads(text, parse_constant=refuse)
+    value = read_json(text)
     if "\\ud" in text or "\\uD" in text:
       json.dumps(value, ensure_ascii=False).encode("utf-8")
   except (ValueError, RecursionError) as e:

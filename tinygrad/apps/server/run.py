@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import socket
@@ -29,19 +28,23 @@ def web_server(server: Server, host: str, port: int) -> Any:
   shutdown = web.shutdown
 
   async def end(sockets: Any = None) -> None:
-    """Texts end first, and say so: a connection with one would hold the server up."""
-    await asyncio.to_thread(server.engine.close)
+    """A connection with a text or a body would hold the server up."""
+    await server.end()
     await shutdown(sockets=sockets)
 
   web.shutdown = end
   return web
 
 
-def serve(server: Server, host: str, port: int) -> None:
-  """Serves until Ctrl-C. Raises AppError where a package is missing, or nobody can listen there."""
+def check_packages() -> None:
+  """Raises AppError where one that a server needs is missing: before a model is loaded, which takes its time."""
   missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
     raise AppError(f"--serve needs {', '.join(missing)}\n  fix: pip install 'tinygrad[serve]'")
+
+
+def serve(server: Server, host: str, port: int) -> None:
+  """Serves until Ctrl-C. Raises AppError where nobody can listen there."""
   with contextlib.closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as listener:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

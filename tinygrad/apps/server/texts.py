@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, 
 from functools import partial
 from typing import Any
 
+from tinygrad.apps import AppError
 from tinygrad.apps.generation import Engine, Event, Job, Request
 
 Message = MutableMapping[str, Any]
@@ -38,12 +39,16 @@ class Mailbox:
 
 
 class Texts:
-  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does."""
+  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does,
+  and AppError for more than slots and queue hold."""
 
   def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]):
     self.mailbox, self.arrived = mailbox, deque[tuple[int, Event]]()
     self.waiter: asyncio.Future[None] | None = None
     self.jobs: list[Job] = []
+    if len(requests) > (most := engine.limit + len(engine.slots)):  # of which it would never take all
+      problem = f"{len(requests)} texts in one request, and at most {most} are taken at once"
+      raise AppError(f"{problem}\n  fix: several requests, or a larger --queue")
     try:
       for i, request in enumerate(requests):
         self.jobs.append(engine.submit(request, partial(mailbox.post, self, i)))

@@ -126,11 +126,17 @@ def calls_in(text: str, tools: tuple[Tool, ...], syntax: CallSyntax) -> list[Too
     named = re.fullmatch(r"\s*([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(\{.*\})\s*", part, re.S)
     try:
       value = {"name": named[1], "arguments": json.loads(named[2])} if named else json.loads(part)
+      for call in value if isinstance(value, list) else [value]:
+        arguments = call.get("arguments", call.get("parameters")) if isinstance(call, dict) else None
+        if not isinstance(arguments, dict) or call.get("name") not in [tool.name for tool in tools]:
+          return []
+        found.append(ToolCall(call["name"], strict_json(arguments), f"call_{uuid.uuid4().hex[:24]}"))
     except (ValueError, RecursionError):
       return []
-    for call in value if isinstance(value, list) else [value]:
-      arguments = call.get("arguments", call.get("parameters")) if isinstance(call, dict) else None
-      if not isinstance(arguments, dict) or call.get("name") not in {tool.name for tool in tools}:
-        return []
-      found.append(ToolCall(call["name"], json.dumps(arguments, ensure_ascii=False), f"call_{uuid.uuid4().hex[:24]}"))
   return found
+
+
+def strict_json(value: Any) -> str:
+  """As text that every client reads: half of a surrogate pair stays an escape. Raises ValueError for NaN, infinity."""
+  text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+  return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value)
