@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tinygrad.helpers import atomic_write, blake2b, getenv
+from tinygrad.helpers import atomic_write, blake2b, getenv, home_folder
 
 _DIGEST = 32
 _puts = 0
@@ -18,7 +18,7 @@ _told = False
 def directory() -> Path:
   """Where entries live; read at every call, so that a process may change its environment. A user without a home has
   none that can be written."""
-  return Path(os.environ.get("CACHEDIR") or os.path.expanduser("~/.cache/tinygrad")) / "objects"
+  return Path(os.environ.get("CACHEDIR") or os.path.join(home_folder(), ".cache", "tinygrad")) / "objects"
 
 
 def _digest(data: bytes) -> bytes:
