@@ -64,14 +64,15 @@ def put(key: str, data: bytes) -> None:
 
 def evict(limit: int) -> None:
   """Removes entries, the longest unused first, until at most `limit` bytes are left. What cannot be removed stays."""
-  entries: list[tuple[float, int, Path]] = []
-  for path in directory().iterdir():
-    with contextlib.suppress(OSError):  # removed meanwhile by another process
-      entries.append(((stat := path.stat()).st_mtime, stat.st_size, path))
-  total = sum(size for _, size, _ in entries)
-  for _, size, path in sorted(entries):
+  entries, total = list[tuple[float, int, str]](), 0
+  with os.scandir(directory()) as found:
+    for entry in found:
+      with contextlib.suppress(OSError):  # removed meanwhile by another process
+        entries.append(((stat := entry.stat()).st_mtime, stat.st_size, entry.path))
+        total += stat.st_size
+  for _, size, path in sorted(entries) if total > limit else ():
+    with contextlib.suppress(OSError):
+      Path(path).unlink(missing_ok=True)
+      total -= size
     if total <= limit:
       return
-    with contextlib.suppress(OSError):
-      path.unlink(missing_ok=True)
-      total -= size

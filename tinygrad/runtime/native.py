@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import DeviceError, Launch, Rendered
-from tinygrad.helpers import PROCESS, QUICK_CODE, LazyModule, getenv, json, processor_traits, span, stamp
+from tinygrad.helpers import PROCESS, QUICK_CODE, LazyModule, getenv, json, processor_traits, span, stamp, uninterrupted
 from tinygrad.runtime import diskcache, elf
 
 binding: Any = LazyModule("llvmlite.binding")
@@ -324,9 +324,10 @@ _improving = threading.Lock()
 
 def _before_fork() -> None:
   """Nobody is within LLVM, or imports it: a child would wait for ever for its locks. What is awaited is there."""
-  if _handed:
-    futures.wait([*_handed])
-  _improving.acquire()
+  with uninterrupted():
+    if _handed:
+      futures.wait([*_handed])
+    _improving.acquire()
 
 
 def _after_fork() -> None:
