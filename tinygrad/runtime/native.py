@@ -159,6 +159,7 @@ def behind(f: Any, *args: Any) -> Any:
     future = compiling().submit(f, *args)
   except RuntimeError:
     (future := futures.Future()).set_result(f(*args))
+    _local.__dict__.clear()  # LLVM's own is let go of while LLVM is still there
   else:
     _handed.add(future)
     future.add_done_callback(_handed.discard)
