@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -341,6 +342,37 @@ def test_a_process_that_reads_its_plans_does_the_same_as_one_that_makes_them(tmp
   expected = [f"[{', '.join(str(140.0 + 56 * i) for i in range(4))}]"]
   assert printed(2, script, tmp_path / "a", tmp_path / "a", **cached) == [expected] * 2
   assert printed(2, script, tmp_path / "a", tmp_path / "b", **cached) == [expected] * 2
+
+
+def test_a_process_is_in_its_program_whatever_of_python_it_has_called():
+  from tinygrad.distributed.faults import line_of
+
+  waits, ends = threading.Event(), threading.Event()
+
+  def wait():
+    waits.set()
+    ends.wait()
+
+  thread = threading.Thread(target=wait)
+  thread.start()
+  waits.wait()
+  try:
+    assert line_of(thread.ident).endswith(("ends.wait()", "waits.set()"))
+  finally:
+    ends.set()
+
+
+ENDS_AT_ONCE = """
+from tinygrad import distributed
+distributed.initialize()
+print("process", distributed.process_index())
+"""
+
+
+def test_processes_that_end_at_once_with_nothing_compiled_end_well(tmp_path):
+  (tmp_path / "ends.py").write_text(ENDS_AT_ONCE)
+  code, out, err = launched(2, tmp_path / "ends.py", CACHEDIR=str(tmp_path / "new"))
+  assert (code, sorted(out.splitlines()), err) == (0, ["0| process 0", "1| process 1"], "")
 
 
 def test_long_texts_are_shown_from_where_they_differ():

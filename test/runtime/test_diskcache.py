@@ -158,11 +158,19 @@ def test_a_read_only_disk_is_read_and_its_damaged_entries_are_not(filled, tmp_pa
   assert entries(tmp_path) == before
 
 
+UNKNOWN = "import pwd\npwd.getpwuid = pwd.getpwnam = lambda _: (_ for _ in ()).throw(KeyError('who?'))\n"
+
+
+def test_a_user_whom_the_system_does_not_know_gets_no_home_in_the_current_folder(tmp_path):
+  out, err = run(before=UNKNOWN, cwd=tmp_path)
+  assert out == "right\n" and err.count(TOLD) == 1, err
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("home", ["", "/dev/null", "/proc/no such", None])
 def test_without_a_home_kernels_are_kept_in_memory_which_is_said_once(home, tmp_path):
   """`None`: a user whom the system does not know. Where HOME is empty, root may write to /.cache."""
-  unknown = "import pwd\npwd.getpwuid = pwd.getpwnam = lambda _: (_ for _ in ()).throw(KeyError('who?'))\n"
-  out, err = run(before=READ_ONLY + (unknown if home is None else ""), cwd=tmp_path, HOME=home)
+  out, err = run(before=READ_ONLY + (UNKNOWN if home is None else ""), cwd=tmp_path, HOME=home)
   assert out == "right\n" and err.count(TOLD) == 1 and err.count("\n") == 2, err
   assert not list(tmp_path.iterdir())
 

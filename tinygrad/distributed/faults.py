@@ -88,10 +88,15 @@ def process_state(pid: int) -> str:
     return "X"
 
 
+def is_of_python(file: str) -> bool:
+  """Whether a file is a module of Python's library, or none at all, as what imports."""
+  return file.startswith(("<", os.path.dirname(os.__file__))) and "-packages" not in file
+
+
 def line_of(thread: int) -> str:
-  """Where in the user's program a thread is."""
+  """Where in the user's program a thread is: what Python's own modules do there, somebody has called."""
   frame = user_frame(sys._current_frames().get(thread))
-  while frame is not None and frame.f_code.co_filename.startswith("<"):  # what imports
+  while frame is not None and is_of_python(frame.f_code.co_filename):
     frame = frame.f_back and user_frame(frame.f_back)
   return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno or 0)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tinygrad.helpers.files import atomic_write
+from tinygrad.helpers.files import atomic_write, home_folder
 from tinygrad.helpers.lazy import LazyModule, hashlib
 from tinygrad.helpers.progress import tqdm
 
@@ -13,7 +13,7 @@ gzip, tarfile, tempfile, url_errors, url_requests = map(
   LazyModule, ("gzip", "tarfile", "tempfile", "urllib.error", "urllib.request")
 )
 
-_caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
+_caches = os.environ.get("XDG_CACHE_HOME", os.path.join(home_folder(), ".cache"))
 cache_dir = os.environ.get("CACHEDIR") or os.path.join(_caches, "tinygrad")  # what is downloaded
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 
+def home_folder() -> str:
+  """The user's; of a user whom the system does not know, one that cannot be written, and no `~` in the current one."""
+  found = os.path.expanduser("~")
+  return os.path.join(os.devnull, "home") if found == "~" else found
+
+
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
   """Opens a binary file beside `path` and renames it to `path` when the block ends well; removes it otherwise."""

@@ -224,7 +224,7 @@ def _loading() -> Any:
     code = native.compile_object(source, "runtime")
     return [native.loaded(code, name) for name in names]
 
-  return native.compiling().submit(load)
+  return native.behind(load)
 
 
 @functools.cache
@@ -401,7 +401,7 @@ class CPU(QueueDevice):
     return native.compile_c(source, name, pointers, dims)
 
   def expect(self) -> None:
-    native.compiling().submit(native.compiler)
+    native.behind(native.compiler)
 
   def settle(self, programs: Sequence[MachineCode]) -> None:
     native.settle(programs)

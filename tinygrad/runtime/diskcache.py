@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tinygrad.helpers import atomic_write, blake2b, getenv
+from tinygrad.helpers import atomic_write, blake2b, getenv, home_folder
 
 _DIGEST = 32
 _puts = 0
@@ -18,7 +18,7 @@ _told = False
 def directory() -> Path:
   """Where entries live; read at every call, so that a process may change its environment. A user without a home has
   none that can be written."""
-  return Path(os.environ.get("CACHEDIR") or os.path.expanduser("~/.cache/tinygrad")) / "objects"
+  return Path(os.environ.get("CACHEDIR") or os.path.join(home_folder(), ".cache", "tinygrad")) / "objects"
 
 
 def _digest(data: bytes) -> bytes:
@@ -64,14 +64,15 @@ def put(key: str, data: bytes) -> None:
 
 def evict(limit: int) -> None:
   """Removes entries, the longest unused first, until at most `limit` bytes are left. What cannot be removed stays."""
-  entries: list[tuple[float, int, Path]] = []
-  for path in directory().iterdir():
-    with contextlib.suppress(OSError):  # removed meanwhile by another process
-      entries.append(((stat := path.stat()).st_mtime, stat.st_size, path))
-  total = sum(size for _, size, _ in entries)
-  for _, size, path in sorted(entries):
+  entries, total = list[tuple[float, int, str]](), 0
+  with os.scandir(directory()) as found:
+    for entry in found:
+      with contextlib.suppress(OSError):  # removed meanwhile by another process
+        entries.append(((stat := entry.stat()).st_mtime, stat.st_size, entry.path))
+        total += stat.st_size
+  for _, size, path in sorted(entries) if total > limit else ():
+    with contextlib.suppress(OSError):
+      Path(path).unlink(missing_ok=True)
+      total -= size
     if total <= limit:
       return
-    with contextlib.suppress(OSError):
-      path.unlink(missing_ok=True)
-      total -= size

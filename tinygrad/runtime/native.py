@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import DeviceError, Launch, Rendered
-from tinygrad.helpers import PROCESS, QUICK_CODE, LazyModule, getenv, json, processor_traits, span, stamp
+from tinygrad.helpers import PROCESS, QUICK_CODE, LazyModule, getenv, json, processor_traits, span, stamp, uninterrupted
 from tinygrad.runtime import diskcache, elf
 
 binding: Any = LazyModule("llvmlite.binding")
@@ -149,6 +149,23 @@ def compiling() -> Any:
   return futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
 
 
+_handed: set[Any] = set()  # Futures of what those threads have to do
+
+
+def behind(f: Any, *args: Any) -> Any:
+  """The Future of f(*args), by the threads that compile; done by the caller where none can be had, as at the end of the
+  interpreter."""
+  try:
+    future = compiling().submit(f, *args)
+  except RuntimeError:
+    (future := futures.Future()).set_result(f(*args))
+    _local.__dict__.clear()  # LLVM's own is let go of while LLVM is still there
+  else:
+    _handed.add(future)
+    future.add_done_callback(_handed.discard)
+  return future
+
+
 @functools.cache
 def compiled_for() -> str:
   """The processor, and what makes code for it."""
@@ -214,8 +231,9 @@ class MachineCode:
 
   @property
   def address(self) -> int:
-    best = self.better if self.better is not None and self.better.done() else self.loaded
-    return int(best.result()[0])
+    better = self.better  # which another thread may cancel, and replace
+    done = better is not None and better.done() and not better.cancelled()
+    return int((better if done else self.loaded).result()[0])
 
   def use(self) -> int:
     """The address for one more call. From the second on better code is on its way."""
@@ -242,15 +260,15 @@ def compile_kernel(rendered: Rendered, name: str) -> MachineCode:
   hurry = 0 < rendered.work <= HURRY * len(source) and bool(QUICK_CODE)
   keys = (object_key(source), *[object_key(source, hurry=True)] * hurry)
   if (found := restore(name, keys, rendered.launch)) is None:
-    future = compiling().submit(compile_here, source, name, hurry)
+    future = behind(compile_here, source, name, hurry)
     found = _codes[keys, rendered.launch] = MachineCode(name, future, rendered.launch, keys, source if hurry else "")
   return found
 
 
 def restore(name: str, keys: tuple[str, ...], launch: Launch) -> MachineCode | None:
-  """A kernel that this process or another has compiled: the best there is of it."""
+  """A kernel that this process or another has compiled: the best there is of it (without QUICK_CODE, the best)."""
   if (found := _codes.get((keys, launch))) is None:
-    for key in keys:
+    for key in keys if QUICK_CODE else keys[:1]:
       if (there := kept(key, name)) is not None:
         found = _codes[keys, launch] = MachineCode(name, Loaded(there[0]), launch, keys, there[1])
         break
@@ -261,7 +279,7 @@ def settle(programs: Iterable[MachineCode]) -> None:
   """Waits for the best code of programs that are to run again and again."""
   hurried = [p for p in programs if p.source]
   for p in hurried:
-    p.improve(compiling().submit)
+    p.improve(behind)
   for p in hurried:
     p.better.result()
 
@@ -275,22 +293,42 @@ def _later(f: Any, *args: Any) -> Any:
   then still waiting is dropped."""
   global _improver
   future = futures.Future()
-  _waiting.append((future, f, args))
   with _starting:
-    if _improver is None or not _improver.is_alive():
-      _improver = threading.Thread(target=_improve, name="improving")
-      _improver.start()
+    _waiting.append((future, f, args))
+    if _improver is None:
+      with suppress(RuntimeError):  # no more threads, as at the end of the interpreter: what there is does
+        (thread := threading.Thread(target=_improve, name="improving")).start()
+        _improver = thread
   return future
 
 
 def _improve() -> None:
-  while _waiting and threading.main_thread().is_alive():
-    future, f, args = _waiting.popleft()
-    if future.set_running_or_notify_cancel():
-      try:
-        future.set_result(f(*args))
-      except Exception as e:
-        future.set_exception(e)
+  global _improver
+  while True:
+    with _starting:  # nothing comes to a thread that has seen that there is nothing
+      if not _waiting or not threading.main_thread().is_alive():
+        _improver = None
+        break
+      future, f, args = _waiting.popleft()
+    with _improving:
+      if future.set_running_or_notify_cancel():
+        try:
+          future.set_result(f(*args))
+        except Exception as e:
+          future.set_exception(e)
+  with _improving:
+    _local.__dict__.clear()  # LLVM lets go of its own under its lock, too
+
+
+_improving = threading.Lock()
+
+
+def _before_fork() -> None:
+  """Nobody is within LLVM, or imports it: a child would wait for ever for its locks. What is awaited is there."""
+  with uninterrupted():
+    if _handed:
+      futures.wait([*_handed])
+    _improving.acquire()
 
 
 def _after_fork() -> None:
@@ -298,10 +336,12 @@ def _after_fork() -> None:
   global _starting, _improver
   _starting, _improver = threading.Lock(), None
   _waiting.clear()
+  _handed.clear()
   compiling.cache_clear()
+  _improving.release()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_improving.release, after_in_child=_after_fork)
 
 
 # ---------------------------------------------------------------- kernels in C
