@@ -466,3 +466,12 @@ def test_what_was_realized_of_a_tensor_before_a_write_is_told_of():
   x.realize()  # and y with it, for it reads what is overwritten
   with pytest.raises(RuntimeError, match="(?s)no realized tensor.*requires_grad: .*fix: "):
     (y * w).sum().backward()
+
+
+def test_a_gradient_flows_through_what_a_computed_tensor_was_before_a_write():
+  x = Tensor([1.0, 2.0], requires_grad=True)
+  copy = x.clone()  # requires_grad, too
+  y = copy * 2
+  copy[0] = 6
+  (y * y).sum().backward()
+  assert x.grad.tolist() == [8.0, 16.0]

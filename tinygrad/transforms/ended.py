@@ -84,14 +84,16 @@ program_order.ended = EndedGradients
 def check_not_ended(name: str, root: UOp, asked: Collection[Any] | None, leaves: Iterable[UOp]) -> None:
   """RuntimeError if `root` depends on a tensor with requires_grad, one of those `asked` if they are given, by way of
   memory that was computed from it, or by what it was before a write, but for `leaves`, which gradients are for."""
-  stack, seen = [root] if _ended or _written else [], set(leaves) - {root}
+  leaves = set(leaves)
+  stack, seen = [root] if _ended or _written else [], leaves - {root}
   while stack:
     u = stack.pop()
     if u in seen:
       continue
     seen.add(u)
     stack += [s for s in sources(u) if dtypes.is_float(s.dtype)]
-    if before := [t for t in _stood(u) if asked is None or any(t is x for x in asked)]:
+    before = [t for t in _stood(u) if asked is None or any(t is x for x in asked)]
+    if before and leaves.isdisjoint(u.toposort()):  # else it was computed itself: the gradient goes on to a leaf
       rule = "the value was computed from a tensor with requires_grad before a write to it (assign, x[..] = value)"
       fix = f"call {name}() before the write; or compute the value from x.detach(), if x is a constant there"
       raise RuntimeError(f"{name}: {rule}\n    requires_grad: {describe(before[0].uop)}\n  fix: {fix}")
