@@ -840,7 +840,9 @@ class Tensor(NN, metaclass=_Training):
     graph = occurrences(self.uop.toposort(), [t.uop for t in live])
     reached = [t for t in live if t.uop in graph]
     chosen = [t for t in reached if t.requires_grad] or reached
-    check_not_ended("backward", self.uop, None, [u for t in chosen if t.requires_grad for u in graph[t.uop]])
+    # a value that is memory because what it reads was written to is no leaf: nobody has realized it
+    leaves = [t.uop for t in chosen if t.requires_grad and (t.follows or t.uop.op is not Ops.BUFFER)]
+    check_not_ended("backward", self.uop, None, [u for leaf in leaves for u in graph[leaf]])
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
       fix = "call backward on the loss itself, before it is realised, and check requires_grad"

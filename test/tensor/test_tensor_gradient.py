@@ -475,3 +475,15 @@ def test_a_gradient_flows_through_what_a_computed_tensor_was_before_a_write():
   copy[0] = 6
   (y * y).sum().backward()
   assert x.grad.tolist() == [8.0, 16.0]
+
+
+def test_a_copy_that_a_write_has_computed_does_not_keep_the_gradient_of_its_source_in_silence():
+  x, scale = Tensor([9.0, 4.0], requires_grad=True), Tensor([5.0, 7.0]).realize()
+  copy = x.clone()  # requires_grad, too
+  copy *= scale
+  scale.assign([1.0, 1.0]).realize()  # and the copy with it, for it reads what is overwritten
+  with pytest.raises(RuntimeError, match="(?s)backward: .*no realized tensor.*requires_grad: .*fix: "):
+    (copy * copy).sum().backward()
+  leaf = x.clone().realize()  # by the user's word
+  (leaf * leaf).sum().backward()
+  assert leaf.grad.tolist() == [18.0, 8.0] and x.grad is None
