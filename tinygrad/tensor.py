@@ -66,7 +66,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.runtime import storage
 from tinygrad.runtime.transfer import copy_blocks, own_parts
-from tinygrad.transforms.ended import check_not_ended
+from tinygrad.transforms.ended import check_not_ended, note_written
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
@@ -707,6 +707,7 @@ class Tensor(NN, metaclass=_Training):
       storage.write(_without_detach(view), self._wrap(value).numpy())
       return
     if not self.follows or (state := memory_state(view, moved=True)) is None:
+      note_written(self)
       here = self.uop.device
       if here is None or here == value.device:  # a node of its own: to realise it is not to realise x
         self.uop = UOp.build(Ops.RESHAPE, value.dtype, (value,), value.shape)
@@ -727,6 +728,7 @@ class Tensor(NN, metaclass=_Training):
     with uninterrupted():  # all views, or none
       for t in program_order.views(state):
         if t.follows and memory_state(t.uop, moved=True) is state:
+          note_written(t)
           t.uop = substitute(t.uop, {state: after})
           program_order.reenter(t, assigned=True)
 
@@ -791,7 +793,7 @@ class Tensor(NN, metaclass=_Training):
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
     Raises ValueError if this is no scalar and no `gradient` is given, TypeError for targets and gradients that are no
     tensors, RuntimeError for a target it does not depend on, or only by what was written to memory, and for one with
-    requires_grad that it depends on by way of a tensor that was realized.
+    requires_grad that it depends on by way of a tensor that was realized, or by what it was before a write.
     Shape: `(..), (*target), … -> (*target), …`.
 
     Examples:
@@ -823,7 +825,8 @@ class Tensor(NN, metaclass=_Training):
 
     Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
     False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
-    tensor, or on one with requires_grad=True by way of a tensor that was realized since.
+    tensor, or on one with requires_grad=True by way of a tensor that was realized since, or by what that was before a
+    write.
     Shape: `(..) -> (..)`.
 
     Examples:
@@ -837,7 +840,9 @@ class Tensor(NN, metaclass=_Training):
     graph = occurrences(self.uop.toposort(), [t.uop for t in live])
     reached = [t for t in live if t.uop in graph]
     chosen = [t for t in reached if t.requires_grad] or reached
-    check_not_ended("backward", self.uop, None, [u for t in chosen if t.requires_grad for u in graph[t.uop]])
+    # a value that is memory because what it reads was written to is no leaf: nobody has realized it
+    leaves = [t.uop for t in chosen if t.requires_grad and (t.follows or t.uop.op is not Ops.BUFFER)]
+    check_not_ended("backward", self.uop, None, [u for leaf in leaves for u in graph[leaf]])
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
       fix = "call backward on the loss itself, before it is realised, and check requires_grad"
@@ -874,8 +879,8 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
   if isinstance(data, pathlib.Path):
     u = storage.open_file(data, dtype or dtypes.uint8)
     return u if device is None else storage.read(u).copy_to_device(device)
-  array = _to_array(data, dtype)
-  if array.ndim == 0:
+  array = _to_array(data, None if getattr(data, "shape", None) == () else dtype)
+  if array.ndim == 0:  # a number of numpy's, which holds what Python's does
     return _from_data(array.item(), device, dtype or from_numpy_dtype(array.dtype))
   return UOp.from_numpy(array).copy_to_device(Device.DEFAULT if device is None else device)
 

@@ -388,3 +388,11 @@ def test_randperm_is_the_order_of_whole_words():
   words = Tensor(Tensor._random_words((1 << 16,), None)[0]).numpy()
   np.testing.assert_array_equal(order, np.argsort(words, kind="stable"))
   assert (order != np.argsort(words >> 8, kind="stable")).sum() > 50
+
+
+def test_transposed_convolution_of_a_stride_that_no_loop_counts():
+  """What does not land on an output of its own is zero; the stride was counted through."""
+  x, w = Tensor.ones(1, 1, 1, 2), Tensor([[[[1.0, 2.0, 3.0]]]])
+  assert x.conv_transpose2d(w, stride=2**70).shape == (1, 1, 1, 2**70 + 3)
+  assert x[..., :1].conv_transpose2d(w, stride=2**70).tolist() == [[[[1.0, 2.0, 3.0]]]]
+  assert x.conv_transpose2d(w, stride=(1, 5)).tolist() == [[[[1.0, 2.0, 3.0, 0.0, 0.0, 1.0, 2.0, 3.0]]]]

@@ -446,6 +446,9 @@ def test_numbers_that_a_type_does_not_hold_are_refused():
   for make, said in [
     (lambda: Tensor([300], dtype="uint8"), "300 is no uint8, which holds 0 to 255"),
     (lambda: Tensor(300, dtype="uint8"), "300 is no uint8"),
+    (lambda: Tensor(np.int64(300), dtype="uint8"), "300 is no uint8"),
+    (lambda: Tensor(np.array(300), dtype="uint8"), "300 is no uint8"),
+    (lambda: Tensor([1, 2], dtype="uint8").__setitem__(0, np.int64(300)), "setitem: 300 is no uint8"),
     (lambda: Tensor([[1], [-1]], dtype="uint64"), "-1 is no uint64"),
     (lambda: Tensor([2**40], dtype="int32"), "1099511627776 is no int32"),
     (lambda: Tensor([1.0, 2.0**31], dtype="int32"), "2147483648.0 is no int32"),

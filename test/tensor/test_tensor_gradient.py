@@ -421,3 +421,69 @@ def test_products_have_second_derivatives_by_what_is_0(values):
   ]
   assert [first[i].gradient(x)[0].tolist() for i in range(n)] == want
   assert first.tolist() == [math.prod(values[:i] + values[i + 1 :]) for i in range(n)]
+
+
+WRITES = {
+  "assign": lambda x: x.assign(Tensor([5.0, 6.0])),
+  "add": lambda x: x.__iadd__(1),
+  "setitem": lambda x: x.__setitem__(0, 9),
+  "view": lambda x: x.detach()[:1].assign(Tensor([9.0])),
+}
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_no_gradient_to_what_a_tensor_was_before_a_write_is_an_error(write, memory):
+  """PyTorch refuses it as well; x.grad stayed None where there was another tensor, w, that had a gradient."""
+  if write == "view" and not memory:
+    return
+  x, w = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0], requires_grad=True)
+  x = x.realize() if memory else x
+  y, constant = (x * w).sum(), (x.detach() * w).sum()
+  WRITES[write](x)
+  said = r"(?s){}: the value was computed from a tensor with requires_grad before .*fix: .*before the write"
+  with pytest.raises(RuntimeError, match=said.format("backward")):
+    y.backward()
+  with pytest.raises(RuntimeError, match=said.format("gradient")):
+    y.gradient(x)
+  assert x.grad is None and w.grad is None
+  assert y.gradient(w)[0].tolist() == [1.0, 2.0]  # what was not written to has its gradient
+  constant.backward()
+  assert x.grad is None and w.grad.tolist() == [1.0, 2.0]
+  now = x.tolist()
+  (x * w.detach() + x * x).sum().backward()  # of what it is now
+  assert x.grad.tolist() == [3 + 2 * now[0], 4 + 2 * now[1]]
+  x.assign(x.detach() * 2).realize()
+  x.grad = None
+  (x * w).sum().backward()
+  assert x.grad.tolist() == [3.0, 4.0]
+
+
+def test_what_was_realized_of_a_tensor_before_a_write_is_told_of():
+  x, w = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([3.0, 4.0], requires_grad=True)
+  y = x * x
+  x += 1
+  x.realize()  # and y with it, for it reads what is overwritten
+  with pytest.raises(RuntimeError, match="(?s)no realized tensor.*requires_grad: .*fix: "):
+    (y * w).sum().backward()
+
+
+def test_a_gradient_flows_through_what_a_computed_tensor_was_before_a_write():
+  x = Tensor([1.0, 2.0], requires_grad=True)
+  copy = x.clone()  # requires_grad, too
+  y = copy * 2
+  copy[0] = 6
+  (y * y).sum().backward()
+  assert x.grad.tolist() == [8.0, 16.0]
+
+
+def test_a_copy_that_a_write_has_computed_does_not_keep_the_gradient_of_its_source_in_silence():
+  x, scale = Tensor([9.0, 4.0], requires_grad=True), Tensor([5.0, 7.0]).realize()
+  copy = x.clone()  # requires_grad, too
+  copy *= scale
+  scale.assign([1.0, 1.0]).realize()  # and the copy with it, for it reads what is overwritten
+  with pytest.raises(RuntimeError, match="(?s)backward: .*no realized tensor.*requires_grad: .*fix: "):
+    (copy * copy).sum().backward()
+  leaf = x.clone().realize()  # by the user's word
+  (leaf * leaf).sum().backward()
+  assert leaf.grad.tolist() == [18.0, 8.0] and x.grad is None

@@ -291,7 +291,7 @@ class Indexing(Reduce):
     Of several values for one place the last stays; by an element of an integer tensor outside [-n, n) nothing is
     written. Slices of memory are written in place; all else replaces the whole value.
     """
-    known = isinstance(v, (Base, int, float, UOp))
+    known = isinstance(v, (Base, int, float, UOp)) or getattr(v, "shape", None) == ()
     data = None if known else type(self)(v, dtype=self.dtype if isinstance(v, (list, tuple)) else None)
     new = self._wrap(self._lift(v, "setitem") if data is None else data.uop).cast(self.dtype)
     rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1

@@ -244,7 +244,7 @@ class Linalg(Random):
 
   def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
     """The orthogonal factor of (a batch of) matrices, approximately: G <- aG + b(GGᵀ)G + c(GGᵀ)²G + … from G/|G|
-    (https://kellerjordan.github.io/posts/muon/). ValueError for fewer than two dims.
+    (https://kellerjordan.github.io/posts/muon/). ValueError for fewer than two dims and more than 1000 steps.
     Shape: `(.., m, n) -> (.., m, n)`.
 
     Examples:
@@ -252,6 +252,8 @@ class Linalg(Random):
       (3, 2)
     """
     check_matrices("newton_schulz", self.uop)
+    if steps > 1000:  # each is a part of the graph
+      mismatch("newton_schulz", f"{steps} steps are more than 1000", [self.uop], "five or ten steps are what it takes")
     tall = self.max_shape[-2] > self.max_shape[-1]
     g = self.div(self.square().sum((-2, -1), keepdim=True).sqrt().add(eps))
     g = g.transpose(-2, -1) if tall else g

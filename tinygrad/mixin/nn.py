@@ -66,11 +66,12 @@ def _phases(k: int, stride: int, dilation: int, before: int, more: int) -> list[
   def kind(r: int) -> tuple[bool, int]:
     return r < lack, max(ceildiv(k - (r - lack) % stride, stride), 1)
 
-  found = []
-  for (later, taps), rs in itertools.groupby(range(stride), kind):
-    first, *others = rs
+  found, starts = [], sorted({0, lack, (lack + k) % stride})  # between these all r are of one kind
+  for (later, taps), rs in itertools.groupby(starts, kind):
+    first = next(rs)
+    past = min((r for r in starts if r > first and kind(r) != (later, taps)), default=stride)
     pads = ((taps - 1) * dilation + later - whole, more - 1 + whole - later)
-    found.append(_Phases((first - lack) % stride, 1 + len(others), taps, pads))
+    found.append(_Phases((first - lack) % stride, past - first, taps, pads))
   return found
 
 
@@ -326,7 +327,7 @@ class NN(Linalg):
     if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):
       rule = "must be positive lengths of the last dims"
       raise ValueError(
-        f"interpolate: size {size} {rule}, here {self.shape}\n  fix: size={self.shape[-1:]}, or others like it"
+        f"interpolate: size {size!r} {rule}, here {self.shape}\n  fix: size={self.shape[-1:]}, or others like it"
       )
     if mode == "linear" and not dtypes.is_float(self.dtype):
       return self._float().interpolate(size, mode, align_corners).round().cast(self.dtype)

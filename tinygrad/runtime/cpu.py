@@ -274,7 +274,7 @@ def _allocate(nbytes: int) -> int:
   large = _HUGE is not None and nbytes >= 2 * _HUGE_PAGE  # the processor finds its way faster through large pages
   unit = _HUGE_PAGE if large else ALIGNMENT
   size = round_up(max(nbytes, 1), unit)
-  address: int | None = _libc.aligned_alloc(unit, size)
+  address: int | None = None if size >> 63 else _libc.aligned_alloc(unit, size)  # C's sizes would wrap
   if address is None:
     raise MemoryError(f"CPU: no memory for a buffer of {nbytes} bytes\n  {queues.LESS}")
   if large:

@@ -12,6 +12,19 @@ from tinygrad.uop import Ops, Ref, UOp, describe, side_table
 
 _ended: dict[Ref, tuple[Holder, ...]] = side_table()
 """Of memory: the tensors with requires_grad that its value was computed from."""
+_written: dict[Ref, dict[Holder, None]] = side_table()
+"""Of a node: the tensors with requires_grad that stood for it until they were written to."""
+
+
+def note_written(t: Any) -> None:
+  """Before a tensor is written to: what was computed from its content is no function of what it is then."""
+  if t.requires_grad:
+    _written.setdefault(t.uop.ref, {})[t._holder] = None
+
+
+def _stood(u: UOp) -> list[Any]:
+  """The tensors with requires_grad that stood for `u` and have been written to since."""
+  return [t for t in living(_written.get(u.ref, ())) if t.requires_grad and t.uop is not u]
 
 
 def note_ended(live: list[Any], made: dict[UOp, UOp]) -> None:
@@ -31,6 +44,8 @@ def note_ended(live: list[Any], made: dict[UOp, UOp]) -> None:
   reached: dict[UOp, int] = {}
   for u in order:
     found = own.get(u, 0)
+    for t in _stood(u):
+      found |= bits.get(t._holder, 0)
     if dtypes.is_float(u.dtype):
       for s in sources(u):
         found |= reached.get(s, 0)
@@ -68,14 +83,20 @@ program_order.ended = EndedGradients
 
 def check_not_ended(name: str, root: UOp, asked: Collection[Any] | None, leaves: Iterable[UOp]) -> None:
   """RuntimeError if `root` depends on a tensor with requires_grad, one of those `asked` if they are given, by way of
-  memory that was computed from it, but for `leaves`, which gradients are for."""
-  stack, seen = [root] if _ended else [], set(leaves) - {root}
+  memory that was computed from it, or by what it was before a write, but for `leaves`, which gradients are for."""
+  leaves = set(leaves)
+  stack, seen = [root] if _ended or _written else [], leaves - {root}
   while stack:
     u = stack.pop()
     if u in seen:
       continue
     seen.add(u)
     stack += [s for s in sources(u) if dtypes.is_float(s.dtype)]
+    before = [t for t in _stood(u) if asked is None or any(t is x for x in asked)]
+    if before and leaves.isdisjoint(u.toposort()):  # else it was computed itself: the gradient goes on to a leaf
+      rule = "the value was computed from a tensor with requires_grad before a write to it (assign, x[..] = value)"
+      fix = f"call {name}() before the write; or compute the value from x.detach(), if x is a constant there"
+      raise RuntimeError(f"{name}: {rule}\n    requires_grad: {describe(before[0].uop)}\n  fix: {fix}")
     if u.op is not Ops.BUFFER or (holders := _ended.get(u.ref)) is None:
       continue
     lost = [t for t in living(holders) if t.requires_grad and (asked is None or any(t is x for x in asked))]
