@@ -134,6 +134,7 @@ def test_a_stream_is_the_same_text(client: openai.OpenAI):
 
 def test_several_texts(client: openai.OpenAI, tok: Tokenizer):
   answer = client.chat.completions.create(model="tiny", messages=HI, seed=3, max_tokens=8, n=3)
+  assert answer.usage.prompt_tokens == len(prompt_of(tok, HI)) < answer.usage.total_tokens, "a prompt counts once"
   want = [plain(tok, Request(prompt_of(tok, HI), 8, Sampling(seed=3 + i)), 2000, 2.0)[1] for i in range(3)]
   assert [c.message.content for c in answer.choices] == want and len(set(want)) == 3
   streams = {0: "", 1: "", 2: ""}
@@ -190,6 +191,7 @@ def test_completions(client: openai.OpenAI, tok: Tokenizer):
   chunks = client.completions.create(model="tiny", prompt="def f", seed=9, stream=True, echo=True)
   assert "".join(c.choices[0].text for c in chunks) == "def f" + want[1]
   several = client.completions.create(model="tiny", prompt=["def f", tok.encode("def f")], seed=9, n=2, echo=True)
+  assert several.usage.prompt_tokens == 2 * len(tok.encode("def f"))
   texts = [c.text for c in several.choices]
   assert texts[0] == texts[2] == "def f" + want[1] and texts[1] == texts[3] != texts[0]
   tokens = client.completions.create(model="tiny", prompt=tok.encode("def f"), seed=9)

@@ -229,7 +229,7 @@ class Server:
     c = read_chat(f, self.served.defaults)
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
-    texts = Texts(self.engine, self.mailbox, requests)
+    texts = Texts(self.engine, self.mailbox, requests, c.call.count)
     views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt), c.parallel) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
@@ -308,7 +308,7 @@ class Server:
     c = read_completion(f, self.served.defaults)
     self.model(c.call.model)
     prompts, requests = await asyncio.to_thread(self.completion_requests, c)
-    texts = Texts(self.engine, self.mailbox, requests)
+    texts = Texts(self.engine, self.mailbox, requests, c.call.count)
     head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     head |= {"object": "text_completion"}
     if c.call.stream:

@@ -39,11 +39,11 @@ class Mailbox:
 
 
 class Texts:
-  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does,
-  and AppError for more than slots and queue hold."""
+  """The texts of one call, submitted together, `count` of each prompt one after the other; `mailbox` is the server's.
+  Raises what `Engine.submit` does, and AppError for more than slots and queue hold."""
 
-  def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]):
-    self.mailbox, self.arrived = mailbox, deque[tuple[int, Event]]()
+  def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request], count: int = 1):
+    self.mailbox, self.arrived, self.count = mailbox, deque[tuple[int, Event]](), count
     self.waiter: asyncio.Future[None] | None = None
     self.jobs: list[Job] = []
     if len(requests) > (most := engine.limit + len(engine.slots)):  # of which it would never take all
@@ -75,9 +75,10 @@ class Texts:
 
   @property
   def usage(self) -> dict[str, Any]:
-    """Of prompts that are asked for several times each time counts."""
-    read, made = sum(len(job.request.ids) for job in self.jobs), sum(job.tokens for job in self.jobs)
-    reused = {"cached_tokens": sum(job.reused for job in self.jobs)}
+    """A prompt counts once, however many texts it has, as of OpenAI."""
+    prompts = self.jobs[:: self.count]
+    read, made = sum(len(job.request.ids) for job in prompts), sum(job.tokens for job in self.jobs)
+    reused = {"cached_tokens": sum(job.reused for job in prompts)}
     counts = {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
     return counts | {"prompt_tokens_details": reused}
 
