@@ -24,7 +24,8 @@ from test_generation import VOCAB, Heard, plain
 from tiny_llama import Tiny, tokenizer_metadata
 
 from extra.write_gguf import write_gguf
-from tinygrad.apps import AppError
+from tinygrad import distributed
+from tinygrad.apps import AppError, llm
 from tinygrad.apps.generation import Engine, Finish, Request
 from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ import openai  # noqa: E402
 
 from tinygrad.apps.server import run  # noqa: E402
 from tinygrad.apps.server.app import Served, Server  # noqa: E402
-from tinygrad.apps.server.run import listening, serve  # noqa: E402
+from tinygrad.apps.server.run import listening  # noqa: E402
 from tinygrad.apps.server.texts import OneText  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -710,10 +711,9 @@ def test_the_program_serves_a_model(tmp_path: Path):
       p.kill()  # where something failed before; it would serve for ever
 
 
-def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch):
-  server = Server(Engine(FakeModel(VOCAB), tok), Served("tiny"))
+def test_mistakes_of_who_serves(monkeypatch: pytest.MonkeyPatch):
   with pytest.raises(AppError, match=r"nobody can listen at 192.0.2.1:1: .*\n  fix: another --host or --port"):
-    serve(server, "192.0.2.1", 1)
+    run.bound_socket("192.0.2.1", 1)
   monkeypatch.setattr(run, "PACKAGES", ("starlette", "nowhere"))
   with pytest.raises(AppError, match=r"--serve needs nowhere\n  fix: pip install 'tinygrad\[serve\]'"):
     run.check_packages()
@@ -725,6 +725,26 @@ def test_a_package_that_is_missing_is_said_before_a_model_is_loaded(package: str
   env = os.environ | {"PYTHONPATH": f"{ROOT / 'test' / 'hidden'}{os.pathsep}{ROOT}", "HIDE": package}
   r = subprocess.run(script, capture_output=True, text=True, env=env)
   assert r.returncode == 2 and r.stderr == f"error: --serve needs {package}\n  fix: pip install 'tinygrad[serve]'\n"
+
+
+def test_a_place_that_is_taken_is_said_before_a_model_is_loaded():
+  with socket.create_server(("127.0.0.1", 0)) as other:
+    port = str(other.getsockname()[1])
+    script = [sys.executable, "-m", "tinygrad.apps.llm", "--model", "org/never-downloaded", "--serve", "--port", port]
+    r = subprocess.run(script, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+  assert r.returncode == 2 and r.stderr.startswith(f"error: nobody can listen at 127.0.0.1:{port}: "), r.stderr
+
+
+def test_several_processes_serve_nothing(monkeypatch: pytest.MonkeyPatch):
+  monkeypatch.setattr(distributed, "process_count", lambda: 2)
+  args = llm.checked_arguments(["--serve", "--port", "0"])
+  with pytest.raises(AppError, match=r"asks one process, and here are 2 .*\n  fix: start one process; --shard N"):
+    llm.place_to_serve(args)
+
+
+def test_clients_are_refused_until_the_model_is_there():
+  with contextlib.closing(run.bound_socket("127.0.0.1", 0)) as place, pytest.raises(ConnectionRefusedError):
+    socket.create_connection(place.getsockname())
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import sys
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -43,7 +44,7 @@ from tinygrad.apps.layout import Layout
 from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
-from tinygrad.apps.server.run import check_packages, serve
+from tinygrad.apps.server.run import bound_socket, check_packages, serve
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm, uninterrupted
 from tinygrad.nn.files import CheckpointError
@@ -146,14 +147,10 @@ def default_slots(c: Config) -> int:
 
 
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
-  if args.serve:
-    check_packages()
   path = model_path(args)
   named = args.model is not None and not is_path(args.model)
   name = args.name or (args.model if named else path.resolve().name.removesuffix(".gguf"))
-  args.name = name.encode("utf-8", "surrogateescape").decode(
-    "utf-8", "replace"
-  )  # a file's may be no UTF-8, which JSON is
+  args.name = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # JSON is UTF-8, a file's may be none
   if path.is_dir():
     source: Checkpoint = Folder(path)
     tokenizer, total = Tokenizer.from_folder(path), sum(f.stat().st_size for f in path.glob("*.safetensors"))
@@ -205,14 +202,25 @@ def go_on(args: argparse.Namespace, engine: Engine, screen: Screen) -> bool:
   return False
 
 
-def run(args: argparse.Namespace, engine: Engine) -> int:
+def place_to_serve(args: argparse.Namespace) -> socket.socket | None:
+  """Before a model is loaded: where it will be served, if it will. Raises AppError."""
+  if not args.serve:
+    return None
+  if (n := distributed.process_count()) > 1:
+    fix = "start one process; --shard N cuts the weights over its devices"
+    raise AppError(f"--serve: a client asks one process, and here are {n} that would have to do the same\n  fix: {fix}")
+  check_packages()
+  return bound_socket(args.host, args.port)
+
+
+def run(args: argparse.Namespace, engine: Engine, place: socket.socket | None) -> int:
   """The exit status. Raises AppError, OSError."""
-  if args.serve:
+  if place is not None:
     local = args.host in ("127.0.0.1", "localhost", "::1")
     if not local and args.api_key is None:
       print(f"whoever reaches {args.host} can use this server: --api-key KEY keeps them out", file=sys.stderr)
     served = Served(args.name, replace(sampling_of(args), seed=None), args.api_key, local)
-    serve(Server(engine, served), args.host, args.port)
+    serve(Server(engine, served), place)
     return 0
   screen = Screen.here()
   if not args.chat:
@@ -269,12 +277,13 @@ def main(argv: list[str] | None = None) -> int:
     if distributed.process_index():  # the first process writes
       sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
     sampling_of(args)
+    place = place_to_serve(args)
     model, tokenizer = load_model(args)
     if args.explain:
       print(model.explained(), flush=True)
       return 0
     engine = Engine(model, tokenizer, args.queue)
-    status = run(args, engine)
+    status = run(args, engine, place)
     sys.stdout.flush()
   except KeyboardInterrupt:
     status = 130

@@ -37,25 +37,32 @@ def web_server(server: Server, host: str, port: int) -> Any:
 
 
 def check_packages() -> None:
-  """Raises AppError where one that a server needs is missing: before a model is loaded, which takes its time."""
+  """Raises AppError where one that a server needs is missing."""
   missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
   if missing:
     raise AppError(f"--serve needs {', '.join(missing)}\n  fix: pip install 'tinygrad[serve]'")
 
 
-def serve(server: Server, host: str, port: int) -> None:
-  """Serves until Ctrl-C. Raises AppError where nobody can listen there."""
-  with contextlib.closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as listener:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-      listener.bind((host, port))
-      listener.listen()
-    except OSError as e:
-      raise AppError(f"nobody can listen at {host}:{port}: {e.strerror}\n  fix: another --host or --port") from e
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listener.getsockname()[1]}"
-    print(f"{server.served.name} at {url}/v1, a page at {url}/", file=sys.stderr, flush=True)
-    web_server(server, host, port).run(sockets=[listener])
+def bound_socket(host: str, port: int) -> socket.socket:
+  """Of a server's place, kept while a model is loaded, which takes its time; until it listens clients are refused.
+  Raises AppError where it cannot be had."""
+  place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+  try:
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind((host, port))
+  except OSError as e:
+    place.close()
+    raise AppError(f"nobody can listen at {host}:{port}: {e.strerror}\n  fix: another --host or --port") from e
+  return place
+
+
+def serve(server: Server, place: socket.socket) -> None:
+  """Serves until Ctrl-C."""
+  host, port = place.getsockname()[:2]
+  place.listen()
+  url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+  print(f"{server.served.name} at {url}/v1, a page at {url}/", file=sys.stderr, flush=True)
+  web_server(server, host, port).run(sockets=[place])
 
 
 @contextlib.contextmanager
