@@ -43,6 +43,8 @@ def test_devices_that_are_refused():
     Layout.parse(None, "CPU:0,CPU")
   with pytest.raises(ShardSpecError, match="are 2, and the mesh has 4\n  fix: name 4 devices, or cut over 2"):
     Layout.parse("2x2", "CPU:0,CPU:1")
+  with pytest.raises(ShardSpecError, match="--devices 'DISK:0': DISK:0 computes nothing\n  fix: --devices "):
+    Layout.parse(None, "DISK:0")
 
 
 @pytest.mark.parametrize("shard", ["1", "2", "3", "4", "6", "8", "2x2", "2x3", "3x4", "4x2"])

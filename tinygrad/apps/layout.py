@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor
 from tinygrad.apps import AppError
-from tinygrad.device import PlacedLine, show_placement
+from tinygrad.device import Computes, PlacedLine, show_placement
 
 if TYPE_CHECKING:
   from tinygrad.solver.reasons import Reason
@@ -53,6 +53,9 @@ def parse_devices(names: str, count: int | None = None) -> tuple[str, ...]:
   found = tuple(Device.canonicalize(name.strip()) for name in names.split(","))
   if len(set(found)) < len(found):
     raise ShardSpecError(f"--devices {names!r} names one twice\n  fix: name each once")
+  for name in found:
+    if Device.capabilities(name).computes is Computes.NOTHING:
+      raise ShardSpecError(f"--devices {names!r}: {name} computes nothing\n  fix: --devices {Device.DEFAULT}")
   if count not in (None, len(found)):
     fix = f"name {count} devices, or cut over {len(found)}"
     raise ShardSpecError(f"--devices {names!r} are {len(found)}, and the mesh has {count}\n  fix: {fix}")
