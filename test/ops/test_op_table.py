@@ -113,11 +113,13 @@ ELSEWHERE = {  # no functions of values: the files of test/tensor and test/shard
   "test_names_of_programs": ("__float__ __int__"),
   "test_tensor_movement": ("__abs__"),
   "test_values_and_views": ("follows"),
+  "test_foreign_names": ("__getattr__"),
 }
 AS_WRITTEN = {
   "__array__": "np.asarray(Tensor", "__dlpack__": "from_dlpack(t)", "__dlpack_device__": "from_dlpack(t)",
   "__delitem__": "del x[", "__len__": "len(Tensor", "__bool__": "bool(Tensor", "__iter__": "iter(Tensor",
   "__float__": "float(Tensor", "__int__": "int(Tensor", "__abs__": "abs(Tensor",
+  "__getattr__": "getattr(names[",
 }  # fmt: skip
 
 
