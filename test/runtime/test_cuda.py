@@ -197,6 +197,26 @@ def test_each_device_begins_to_gather_with_its_own_part(lazy, monkeypatch):
   assert sorted(t for t, _ in turns.values()) == [d * g // 4 for d, (_, g) in enumerate(turns.values())]
 
 
+def test_a_plan_from_disk_has_the_same_kernels(lazy, monkeypatch, tmp_path):
+  monkeypatch.setenv("CACHEDIR", str(tmp_path))
+  plain, planned = engine.make_plan, []
+  monkeypatch.setattr(engine, "make_plan", lambda sink, *first: planned.append(sink) or plain(sink, *first))
+  x = normal(1, 64, 512)
+
+  def gathered():
+    rows = Tensor(x).shard(FOUR, axis=0).softmax(1).realize()
+    return rows.shard(FOUR).numpy()  # by a kernel in which each device begins with its own part
+
+  with Context(PLAN_CACHE=1, SPEC=1):
+    first = []
+    for n in (True, False):
+      with PROCESS.anew():
+        first.append(gathered().tobytes())
+      assert bool(planned) is n
+      planned.clear()
+  assert first[0] == first[1]
+
+
 def test_what_changes_between_launches_lies_in_memory_and_no_node_is_told(driver):
   """A position, say, in many kernels of a step: one copy, and nothing that the host waits for."""
   x, w = normal(1, 8, 12), normal(2, 12, 12)

@@ -42,6 +42,10 @@ def numbers(*shape):
   return np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
 
 
+def places(n):
+  return tuple(f"{Device.DEFAULT}:{i}" for i in range(n))
+
+
 def trained():
   Tensor.manual_seed(3)
   model = nn.Linear(6, 3)
@@ -71,8 +75,8 @@ def assigned():
 
 
 def exchanged():
-  x = Tensor(numbers(4, 8)).shard(TWO, 1)
-  return (x @ Tensor(numbers(8, 4)).shard(TWO, 0)).shard(TWO, 0)
+  x = Tensor(numbers(4, 8)).shard(places(2), 1)
+  return (x @ Tensor(numbers(8, 4)).shard(places(2), 0)).shard(places(2), 0)
 
 
 PROGRAMS = {
@@ -80,9 +84,9 @@ PROGRAMS = {
   "several kernels": lambda: Tensor(numbers(300, 400)).softmax().sum(0),
   "convolution": lambda: Tensor(numbers(1, 3, 9, 9)).conv2d(Tensor(numbers(4, 3, 3, 3)), padding=1),
   "matrices on two devices": exchanged,
-  "a mesh": lambda: Tensor(numbers(4, 8)).shard(Mesh((*TWO, "CPU:2", "CPU:3"), (2, 2), ("a", "b")), P("a", "b")).sum(),
+  "a mesh": lambda: Tensor(numbers(4, 8)).shard(Mesh(places(4), (2, 2), ("a", "b")), P("a", "b")).sum(),
   "to another device": lambda: (Tensor(numbers(4, 4)) + 1).to("CPU:1").exp().to("CPU"),
-  "uneven": lambda: Tensor(numbers(5, 3)).shard(TWO, 0).flip(0).cumsum(0),
+  "uneven": lambda: Tensor(numbers(5, 3)).shard(places(2), 0).flip(0).cumsum(0),
   "random": lambda: (Tensor.manual_seed(7), Tensor.randn(8, 8))[1],
   "training": trained,
   "captured": captured,
@@ -91,13 +95,15 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["CPU", pytest.param("CL", marks=pytest.mark.needs("CL"))])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_comes_from_disk_is_what_was_made(name, made):
-  first = PROGRAMS[name]().numpy()
-  assert made
-  made.clear()
-  with PROCESS.anew():
-    assert PROGRAMS[name]().numpy().tobytes() == first.tobytes()
+def test_what_comes_from_disk_is_what_was_made(name, kind, made):
+  with Context(DEV=kind):
+    first = PROGRAMS[name]().numpy()
+    assert made
+    made.clear()
+    with PROCESS.anew():
+      assert PROGRAMS[name]().numpy().tobytes() == first.tobytes()
   assert not made
 
 

@@ -251,6 +251,14 @@ class QueueDevice(Backend):
     self.built(program)
     return program
 
+  def stored(self, program: GridKernel) -> Any:
+    """Its source: what the driver makes of it is kept by that."""
+    return [program.source, program.launch]
+
+  def restore(self, name: str, stored: Any) -> GridKernel:
+    source, (groups, threads, *numbers) = stored
+    return GridKernel(name, str(source), Launch(tuple(map(int, groups)), tuple(map(int, threads)), *map(int, numbers)))
+
   def built(self, program: GridKernel) -> Any:
     self.check_process()
     if self.number not in program.built:
