@@ -251,11 +251,11 @@ class QueueDevice(Backend):
     self.built(program)
     return program
 
-  def stored(self, program: GridKernel) -> Any:
+  def stored(self, program: Any) -> Any:
     """Its source: what the driver makes of it is kept by that."""
     return [program.source, program.launch]
 
-  def restore(self, name: str, stored: Any) -> GridKernel:
+  def restore(self, name: str, stored: Any) -> Any:
     source, (groups, threads, *numbers) = stored
     return GridKernel(name, str(source), Launch(tuple(map(int, groups)), tuple(map(int, threads)), *map(int, numbers)))
 
