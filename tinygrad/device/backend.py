@@ -109,6 +109,12 @@ class Launch(NamedTuple):
   local: int = 0  # bytes of a group's memory, where it is given at the launch
   turned: int = 0  # groups of the grid of which each device begins with others, by a variable that comes last; 0: none
 
+  @classmethod
+  def read(cls, data: Any) -> Launch:
+    """One that JSON has had."""
+    (x, y, z), (i, j, k), *numbers = data
+    return cls((int(x), int(y), int(z)), (int(i), int(j), int(k)), *map(int, numbers))
+
 
 class Rendered(NamedTuple):
   """A kernel as a backend compiles it."""

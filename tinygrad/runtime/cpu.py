@@ -410,10 +410,10 @@ class CPU(QueueDevice):
     return [native.compiled_for(), program.keys, program.launch] if program.keys else None
 
   def restore(self, name: str, stored: Any) -> MachineCode | None:
-    compiled_for, keys, (groups, threads, *numbers) = stored
+    compiled_for, keys, launch = stored
     if compiled_for != native.compiled_for():  # another LLVM, or for another processor
       return None
-    return native.restore(name, tuple(map(str, keys)), Launch(tuple(groups), tuple(threads), *map(int, numbers)))
+    return native.restore(name, tuple(map(str, keys)), Launch.read(launch))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""

@@ -256,8 +256,8 @@ class QueueDevice(Backend):
     return [program.source, program.launch]
 
   def restore(self, name: str, stored: Any) -> Any:
-    source, (groups, threads, *numbers) = stored
-    return GridKernel(name, str(source), Launch(tuple(map(int, groups)), tuple(map(int, threads)), *map(int, numbers)))
+    source, launch = stored
+    return GridKernel(name, str(source), Launch.read(launch))
 
   def built(self, program: GridKernel) -> Any:
     self.check_process()
