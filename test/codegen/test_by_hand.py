@@ -55,15 +55,15 @@ def test_a_kernel_runs_by_the_steps_that_were_given(capsys):
   assert "split('i0', 5, 'peel')" not in capsys.readouterr().out  # it is the heuristic's program again
 
 
-def test_other_kernels_and_nests_are_computed_as_before(capsys):
+def test_other_kernels_are_computed_as_before_and_a_nest_that_there_is_not_is_said():
   @kernel_schedule(NAME, nest="7")
   def elsewhere(nest):
     nest.split("i0", 5)
 
-  with Context(DEBUG=3), elsewhere:
-    np.testing.assert_array_equal(product(), X @ X)
+  with elsewhere:
     np.testing.assert_array_equal((Tensor(X) + 1).numpy(), X + 1)
-  assert "split('i0', 5, 'peel')" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match=rf"kernel {NAME}: it has no nest 7\n  fix: one of 0"):
+      product()
 
 
 def test_the_inner_of_two_contexts_is_the_one_that_counts(capsys):

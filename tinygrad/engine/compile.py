@@ -78,6 +78,8 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       given = by_hand.given(cost.name, backend.target) if KERNEL_SCHEDULES else None
       planner = given or (search.planner(ast, backend, threads, cost.name) if BEAM.value > 0 else None)
       linear = codegen.lower_kernel(ast, backend.target, threads, planner)
+      if given is not None:
+        given.check()
     with span("render", kernel=cost.name):
       rendered = backend.render(linear, cost.name)
     if DEBUG >= 5:

@@ -170,8 +170,8 @@ def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Recorde
   the others are computed as before. What steps compute is what the kernel computes: sums may add up in another order.
   The steps that `DEBUG=3` prints are those of a function that makes the same kernel.
 
-  Raises: TypeError for what is no name. Where a kernel of this name is made: IllegalStep for a step that cannot be
-  taken, with kernel, nest and step.
+  Raises: TypeError for what is no name. Where a kernel of this name is made: IllegalStep for a nest that it does not
+  have, and for a step that cannot be taken, with kernel, nest and step.
 
   Examples:
     >>> @kernel_schedule("r_64_64_64")
@@ -196,25 +196,39 @@ def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Recorde
   return made
 
 
-def given(kernel: str, target: Target) -> nests.Heuristic | None:
-  """The heuristic with the steps that users have given for nests of this kernel; None if they have not."""
-  mine = {g.nest: g.steps for g in KERNEL_SCHEDULES.value if g.kernel == kernel}
+class GivenSteps:
+  """The heuristic with the steps that users have given for nests of one kernel."""
 
-  def schedule(nest: nests.NestSchedule) -> None:
-    if nest.label not in mine:
-      return lower.heuristic_of(target)(nest)
-    where = f"kernel {kernel}, nest {nest.label}"
+  def __init__(self, kernel: str, target: Target) -> None:
+    self.kernel, self.target = kernel, target
+    self.steps = {g.nest: g.steps for g in KERNEL_SCHEDULES.value if g.kernel == kernel}
+    self.seen: list[str] = []  # labels of nests
+
+  def __call__(self, nest: nests.NestSchedule) -> None:
+    self.seen.append(nest.label)
+    if nest.label not in self.steps:
+      return lower.heuristic_of(self.target)(nest)
+    steps, where = self.steps[nest.label], f"kernel {self.kernel}, nest {nest.label}"
     nest.analyse()
-    for name, args in mine[nest.label]:
+    for name, args in steps:
       try:
-        if name in ("launch", "bind", "within") and not target.threads:
-          raise primitives.IllegalStep(f"{target.name} has no grid of threads", "leave it out")
+        if name in ("launch", "bind", "within") and not self.target.threads:
+          raise primitives.IllegalStep(f"{self.target.name} has no grid of threads", "leave it out")
         getattr(nest, name)(*args)
       except primitives.IllegalStep as e:
         rule, _, fix = str(e).partition("\n  fix: ")
         raise primitives.IllegalStep(f"{where}, {nests.ScheduleStep(name, args)}: {rule}", fix) from e
-    if nest.grid and not any(name == "within" for name, _ in mine[nest.label]):
+    if nest.grid and not any(name == "within" for name, _ in steps):
       rule = "the steps do not say by which of the grid the stores are computed"
       raise primitives.IllegalStep(f"{where}: {rule}", "end with nest.within('groups', 'threads')")
 
-  return schedule if mine else None
+  def check(self) -> None:
+    """Raises: IllegalStep where there are steps for a nest that the kernel, now that it is made, does not have."""
+    for label in self.steps.keys() - self.seen:
+      fix = f"one of {', '.join(dict.fromkeys(self.seen))}"
+      raise primitives.IllegalStep(f"kernel {self.kernel}: it has no nest {label}", fix)
+
+
+def given(kernel: str, target: Target) -> GivenSteps | None:
+  """The steps for a kernel; None if users have given none."""
+  return GivenSteps(kernel, target) if any(g.kernel == kernel for g in KERNEL_SCHEDULES.value) else None
