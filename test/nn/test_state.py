@@ -3,6 +3,7 @@
 import fractions
 import io
 import json
+import os
 import pickle
 import struct
 import tarfile
@@ -277,7 +278,7 @@ def test_zip_archives(tmp_path: Path, how: int):
 
 
 def test_damaged_archives(tmp_path: Path):
-  with pytest.raises(CheckpointError, match=r"tensor: is no tar archive.*\n  fix: "):
+  with pytest.raises(CheckpointError, match=r"tensor: is no whole tar archive.*\n  fix: "):
     tar_extract(Tensor(b"no archive"))
   with pytest.raises(CheckpointError, match="tensor: is no whole zip archive"):
     zip_extract(Tensor(b"no archive"))
@@ -285,6 +286,50 @@ def test_damaged_archives(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as archive:
       archive.writestr("x", b"1234")
     zip_extract(tmp_path / "x.zip")
+  with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+    archive.writestr("x", b"1234")
+  locked = bytearray((tmp_path / "x.zip").read_bytes())
+  locked[locked.index(b"PK\1\2") + 8] |= 1  # the flags that the directory has
+  with pytest.raises(CheckpointError, match="is no whole zip archive: x is encrypted"):
+    zip_extract(Tensor(bytes(locked)))
+
+
+def packed(how: str, folder: Path) -> bytes:
+  if how == "zip":
+    with zipfile.ZipFile(folder / "packed", "w", zipfile.ZIP_DEFLATED) as archive:
+      archive.writestr("x", FILES["folder/b"])
+  else:
+    with tarfile.open(folder / "packed", how) as tar:
+      (info := tarfile.TarInfo("x")).size = len(FILES["folder/b"])
+      tar.addfile(info, io.BytesIO(FILES["folder/b"]))
+  return (folder / "packed").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["zip", "w:gz", "w:bz2", "w:xz"])
+def test_a_flipped_bit_of_a_compressed_archive_is_an_error_or_changes_nothing(how: str, tmp_path: Path):
+  good, refused = packed(how, tmp_path), 0
+  for at in range(40, len(good), 3):
+    bad = bytearray(good)
+    bad[at] ^= 1 << at % 8
+    try:
+      found = (zip_extract if how == "zip" else tar_extract)(Tensor(bytes(bad)))
+    except CheckpointError:
+      refused += 1
+    else:
+      assert all(t.numpy().tobytes() == FILES["folder/b"] for t in found.values())
+  assert refused > len(good) // 8
+
+
+READERS = (safe_load, safe_load_metadata, gguf_load, torch_load, tar_extract, zip_extract, Tensor)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda f: f.__name__)
+def test_what_is_no_file_is_said_at_once(read: Any, tmp_path: Path):
+  """A pipe was waited for, for ever; a device was an empty file."""
+  os.mkfifo(tmp_path / "pipe")
+  for path in (tmp_path / "pipe", Path("/dev/zero")):
+    with pytest.raises(OSError, match=f"{path} is a pipe or a device, and no file\n  fix: write its bytes to a file"):
+      read(path)
 
 
 # ---------------------------------------------------------------- PyTorch's files

@@ -19,8 +19,8 @@ from tinygrad.device import Device
 from tinygrad.distributed import process_index
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks, readable
-from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
-from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents
+from tinygrad.helpers import DEBUG, Context, FilePath, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
+from tinygrad.nn.files import PLAIN, CheckpointError, File, contents, zip_contents
 from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
   from tinygrad.nn import gguf, pickles
 else:
   gguf, pickles = LazyModule("tinygrad.nn.gguf"), LazyModule("tinygrad.nn.pickles")
-safetensors, tarfile = LazyModule("safetensors"), LazyModule("tarfile")
+lzma, safetensors, tarfile, zlib = map(LazyModule, ("lzma", "safetensors", "tarfile", "zlib"))
 T = TypeVar("T")
 SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
@@ -196,9 +196,11 @@ def tar_extract(t: File) -> dict[str, Tensor]:
   try:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
       read = {m.name: tar.extractfile(m) for m in tar.getmembers() if m.isfile()}
-      return {name: _bytes_tensor(memoryview(f.read())) for name, f in read.items() if f is not None}
-  except (tarfile.TarError, EOFError) as e:
-    raise CheckpointError(source, f"is no tar archive: {str(e).partition(':')[0]}") from e
+      found = {name: _bytes_tensor(memoryview(f.read())) for name, f in read.items() if f is not None}
+      tar.fileobj.seek(0, os.SEEK_END)  # a compressed archive's checksum is at its end
+      return found
+  except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as e:  # OSError: gzip's and bz2's own
+    raise CheckpointError(source, f"is no whole tar archive: {str(e).partition(':')[0]}") from e
 
 
 def zip_extract(t: File) -> dict[str, Tensor]:
