@@ -237,6 +237,35 @@ def test_each_damaged_field_has_its_error(tmp_path: Path, header: Any, size: int
       safe_load_metadata(source)
 
 
+def test_a_name_that_appears_twice_is_an_error(tmp_path: Path):
+  """The last one was taken."""
+  f, entry = tmp_path / "m.safetensors", '"a":{"dtype":"%s","shape":[1],"data_offsets":[0,4]}'
+  text = f"{{{entry % 'F32'},{entry % 'I32'}}}".encode()
+  f.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
+  with pytest.raises(SafetensorsError, match="m.safetensors: header: the name 'a' appears twice\n  fix: "):
+    safe_load(f)
+
+
+@pytest.mark.parametrize("shape, n", [([1] * 100, 4), ([0, 2**63], 0)])
+def test_a_shape_that_no_array_has(shape: list[int], n: int, tmp_path: Path):
+  f = tmp_path / "m.safetensors"
+  text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, n]}}).encode()
+  f.write_bytes(struct.pack("<Q", len(text)) + text + bytes(n))
+  with pytest.raises(SafetensorsError, match="m.safetensors: tensor 'a': .*imension.*\n  fix: fewer dims"):
+    safe_load(f)
+
+
+def test_what_is_no_text_is_not_written(tmp_path: Path):
+  """The file that was written could not be read."""
+  x, half = Tensor([1.0]), "m\udcff"
+  for tensors, metadata in (({half: x}, {}), ({1: x}, {}), ({"a": x}, {"k": half}), ({"a": x}, {half: 1})):
+    with pytest.raises(SafetensorsError, match="is no Unicode text\n  fix: a str without halves"):
+      safe_save(tensors, tmp_path / "m.safetensors", metadata)
+  assert not list(tmp_path.iterdir())
+  safe_save({"größe": x}, tmp_path / "m.safetensors", {"ü": "ö"})
+  assert list(safe_load(tmp_path / "m.safetensors")) == ["größe"]
+
+
 def test_a_header_length_beyond_the_file(tmp_path: Path):
   (tmp_path / "m").write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
   with pytest.raises(SafetensorsError, match="header too large"):
@@ -418,6 +447,21 @@ def rebuilt(offset: int, size: Any, stride: Any, storage: bytes = b"FloatStorage
   pid += pickle.dumps("cpu", 2)[2:-1] + pickle.dumps(4, 2)[2:-1] + b"tQ"
   rest = b"".join(pickle.dumps(v, 2)[2:-1] for v in (offset, size, stride, False, None))
   return b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + rest + b"tR"
+
+
+@pytest.mark.parametrize("kind", ["FloatStorage", "NoStorage"])
+def test_what_is_no_storage_is_told_in_short(kind: str, tmp_path: Path):
+  """The storage's key is a tuple that is written with 2**60 letters; of few bytes, since its halves are one object."""
+  deep: Any = ()
+  for _ in range(60):
+    deep = (deep, deep)
+  key = pickle.dumps(deep, 0)[:-1].decode()
+  with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+    archive.writestr("m/data.pkl", f"(S'storage'\nctorch\n{kind}\n{key}S'cpu'\nI1\ntQ.")
+  with pytest.raises(
+    CheckpointError, match=r"m.pt: holds \('storage', .{,2000}, which is no storage of a known type\n"
+  ):
+    torch_load(tmp_path / "m.pt")
 
 
 def test_tensors_that_do_not_fit_their_storage(tmp_path: Path):

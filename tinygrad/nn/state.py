@@ -8,6 +8,7 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 
 import contextlib
 import io
+import itertools
 import mmap
 import os
 import struct
@@ -60,12 +61,23 @@ def _header(fn: File) -> tuple[memoryview, int, dict[str, Any]]:
   except safetensors.SafetensorError as e:
     raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
   start = 8 + int.from_bytes(data[:8], "little")
-  header: dict[str, Any] = json.loads(bytes(data[8:start]))
+  try:
+    header: dict[str, Any] = json.loads(bytes(data[8:start]), object_pairs_hook=_distinct)
+  except ValueError as e:
+    raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
   for name, entry in header.items():
     if name != "__metadata__" and entry["dtype"] not in SAFE_DTYPES:
       problem = f"tensor {name!r}: its dtype {entry['dtype']!r} is not supported"
       raise SafetensorsError(f"safetensors {source}", problem, f"convert it to one of {', '.join(SAFE_DTYPES)}")
   return data, start, header
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """The object in JSON. Raises: ValueError for a name that it has twice."""
+  found = dict(pairs)
+  if len(found) != len(pairs):
+    raise ValueError(f"the name {next(k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i]))!r} appears twice")
+  return found
 
 
 def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
@@ -110,7 +122,11 @@ def safe_views(fn: File) -> dict[str, Any]:
   for name, entry in header.items():
     begin, end = entry["data_offsets"]
     view = numpy.frombuffer(data[start + begin : start + end], to_numpy_dtype(SAFE_DTYPES[entry["dtype"]]))
-    out[name] = view.reshape(entry["shape"])
+    try:
+      out[name] = view.reshape(entry["shape"])
+    except ValueError as e:  # more dims, or longer ones, than arrays have
+      source = "tensor" if isinstance(fn, Tensor) else os.fspath(fn)
+      raise SafetensorsError(f"safetensors {source}", f"tensor {name!r}: {e}", "fewer dims, or none so long") from e
   return out
 
 
@@ -126,6 +142,13 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
     [1.0, 2.0]
   """
   header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
+  for text in (*tensors, *itertools.chain(*header.get("__metadata__", {}).items())):
+    if not isinstance(text, str) or text.encode("utf-8", "ignore").decode() != text:
+      problem, fix = (
+        f"{text!r} is no Unicode text",
+        "a str without halves of surrogate pairs, as os.fsdecode makes them",
+      )
+      raise SafetensorsError(f"safetensors {os.fspath(fn)}", problem, fix)
   offset = 0
   for name, t in tensors.items():
     given: object = t
