@@ -429,6 +429,11 @@ def test_where_no_file_can_be_is_said_of_its_path_before_the_block(tmp_path, mon
   for name, (error, said) in wrong.items():
     with pytest.raises(error, match=f"'{re.escape(str(tmp_path / said))}'$"), atomic_write(tmp_path / name):
       pytest.fail("the block ran")
+  with pytest.raises(OSError, match=r"directory: '/proc/not here'$"), atomic_write("/proc/not here"):
+    pytest.fail("the block ran")
+  with pytest.raises(OSError, match=f"'{tmp_path / 'made'}'$"), atomic_write(tmp_path / "made"):
+    (tmp_path / "made").mkdir()
+  (tmp_path / "made").rmdir()
   monkeypatch.setattr(os, "access", lambda path, how: False)  # root may write all
   with pytest.raises(PermissionError, match="Permission denied: .*/kept'"), atomic_write(tmp_path / "kept"):
     pytest.fail("the block ran")

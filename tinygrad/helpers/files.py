@@ -72,9 +72,10 @@ def _replacement(path: FilePath, mode: int | None) -> Iterator[Any]:
   except BaseException as e:
     with contextlib.suppress(OSError):  # just after the renaming it is gone
       name.unlink()
-    if isinstance(e, OSError) and e.filename in (None, os.fspath(name)):  # of a full disk
-      e.filename, e.filename2 = os.fspath(path), None
-    raise
+    ours = isinstance(e, OSError) and e.filename in (None, os.fspath(name))  # None: of a full disk
+    if not isinstance(e, OSError) or not ours or e.errno is None:
+      raise
+    raise OSError(e.errno, e.strerror, os.fspath(path)) from e
 
 
 FDS = "/proc/self/fd"
