@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import re
@@ -25,7 +26,7 @@ from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, box_of, meet
 from tinygrad.distributed import process_count, process_index
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.realize import readable
-from tinygrad.helpers import FilePath, atomic_write, json, numpy
+from tinygrad.helpers import FilePath, atomic_write, json, numpy, started
 from tinygrad.mixin.random import Random
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.state import SAFE_DTYPES, SAFE_NAMES, StateError, safe_views
@@ -115,8 +116,10 @@ class Checkpoints:
     temporary = self.folder / f".{step}"
     temporary.mkdir(exist_ok=True)
     self._meet(f"checkpoint of step {step}")
-    self.writing = threading.Thread(target=self._write, args=(temporary, step, text, own), name=f"checkpoint {step}")
-    self.writing.start()
+    write = functools.partial(self._write, temporary, step, text, own)
+    self.writing = started(f"checkpoint {step}", write)
+    if self.writing is None:
+      write()
 
   def wait(self) -> None:
     """Until the last one is whole. Raises what went wrong."""
