@@ -109,7 +109,9 @@ def safe_load(fn: File) -> dict[str, Tensor]:
 
 
 def safe_views(fn: File) -> dict[str, Any]:
-  """The tensors of a safetensors file as read-only arrays that lie in the mapped file; raises as `safe_load` does.
+  """The tensors of a safetensors file as read-only arrays that lie in the mapped file.
+
+  Raises: SafetensorsError for a file that is not as the format says, or a shape that no array has; OSError.
 
   Examples:
     >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
