@@ -71,6 +71,23 @@ def test_a_reader_may_have_seen_enough():
   assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith("tinygrad ")
 
 
+COMMANDS = {"doctor": "--quick", "device": "", "simulation": "--layers 1", "launch": "-n 2 -m tinygrad.device"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_reader_who_is_gone_gets_no_traceback(name):
+  """Of `python -m tinygrad.device | head -1`: a BrokenPipeError now and then."""
+  reading, writing = os.pipe()
+  os.close(reading)
+  environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+  command = [sys.executable, "-m", f"tinygrad.{name}", *COMMANDS[name].split()]
+  try:
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
+  finally:
+    os.close(writing)
+  assert (result.returncode, result.stderr) == (141 if name == "launch" else 0, "")
+
+
 def test_a_wrong_result_is_a_fault(monkeypatch):
   monkeypatch.setattr(doctor.Tensor, "numpy", lambda self: 0 * doctor.numpy.ones((3, 3)))
   found = look_at_programs()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tinygrad.helpers import (
   Timing,
   atomic_write,
   fetch,
+  file_size,
   getenv,
   tqdm,
   trange,
@@ -355,7 +357,14 @@ def test_a_file_is_whole_whenever_a_ctrl_c_comes(tmp_path, monkeypatch):
   assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("whole", b"abc")]
 
 
-def test_no_file_is_left_by_a_ctrl_c_that_comes_as_it_is_made(tmp_path, monkeypatch):
+@pytest.fixture(params=["named", "unnamed"])
+def new_files(request, monkeypatch):
+  """As on systems that know no files without names, and as on this one."""
+  if request.param == "named":
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+
+
+def test_no_file_is_left_by_a_ctrl_c_that_comes_as_it_is_made(tmp_path, monkeypatch, new_files):
   made = os.open
 
   def interrupted(*args):
@@ -374,6 +383,78 @@ def test_a_full_disk_is_said_of_the_file_and_leaves_what_was_there(tmp_path):
     f.write(b"abc")
     raise OSError(errno.ENOSPC, "No space left on device")
   assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("kept", b"before")]
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_and_a_new_one_has_the_users(tmp_path, new_files):
+  old = tmp_path / "old"
+  old.write_bytes(b"before")
+  old.chmod(0o604)
+  before = os.umask(0o077)
+  try:
+    for path in (old, tmp_path / "new"):
+      with atomic_write(path) as f:
+        f.write(b"abc")
+  finally:
+    os.umask(before)
+  assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("old", "new")] == [0o604, 0o600]
+
+
+def test_a_link_stays_one_and_what_it_names_is_written(tmp_path, new_files):
+  (tmp_path / "there").mkdir()
+  for name in ("latest", "to come"):
+    (tmp_path / name).symlink_to(tmp_path / "there" / name)
+  (tmp_path / "there" / "latest").write_bytes(b"before")
+  for name in ("latest", "to come"):
+    with atomic_write(tmp_path / name) as f:
+      f.write(name.encode())
+    assert (tmp_path / name).is_symlink() and (tmp_path / "there" / name).read_bytes() == name.encode()
+  assert len([*(tmp_path / "there").iterdir()]) == 2
+
+
+def test_what_is_no_file_is_written_and_stays_what_it_is(tmp_path):
+  """`PROFILE_FILE=/dev/null` of root replaced the machine's /dev/null by a file."""
+  pipe = tmp_path / "pipe"
+  os.mkfifo(pipe)
+  with ThreadPoolExecutor(1) as pool:
+    read = pool.submit(pipe.read_bytes)
+    with atomic_write(pipe) as f:
+      f.write(b"abc")
+    assert read.result() == b"abc" and pipe.is_fifo() and [*tmp_path.iterdir()] == [pipe]
+
+
+def test_where_no_file_can_be_is_said_of_its_path_before_the_block(tmp_path, monkeypatch):
+  (tmp_path / "folder").mkdir()
+  (tmp_path / "kept").write_bytes(b"before")
+  wrong = {"folder": (IsADirectoryError, "folder"), "kept/x": (OSError, "kept"), "n" * 256: (OSError, "n" * 256)}
+  for name, (error, said) in wrong.items():
+    with pytest.raises(error, match=f"'{re.escape(str(tmp_path / said))}'$"), atomic_write(tmp_path / name):
+      pytest.fail("the block ran")
+  with pytest.raises(OSError, match=r"directory: '/proc/not here'$"), atomic_write("/proc/not here"):
+    pytest.fail("the block ran")
+  with pytest.raises(OSError, match=f"'{tmp_path / 'made'}'$"), atomic_write(tmp_path / "made"):
+    (tmp_path / "made").mkdir()
+  (tmp_path / "made").rmdir()
+  monkeypatch.setattr(os, "access", lambda path, how: False)  # root may write all
+  with pytest.raises(PermissionError, match="Permission denied: .*/kept'"), atomic_write(tmp_path / "kept"):
+    pytest.fail("the block ran")
+  assert (tmp_path / "kept").read_bytes() == b"before" and len([*tmp_path.iterdir()]) == 2
+
+
+def test_the_longest_name_that_a_file_may_have_is_taken(tmp_path, new_files):
+  with atomic_write(tmp_path / ("é" * 127)) as f:
+    f.write(b"abc")
+  assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"abc"]
+
+
+def test_a_file_whose_bytes_can_be_mapped(tmp_path):
+  (tmp_path / "file").write_bytes(b"abc")
+  assert file_size(tmp_path / "file") == 3
+  os.mkfifo(tmp_path / "pipe")
+  for path in (tmp_path / "pipe", "/dev/null"):
+    with pytest.raises(OSError, match=f"{path} is a pipe or a device, and no file\n  fix: "):
+      file_size(path)
+  with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+    file_size(tmp_path)
 
 
 def test_members_are_an_enums_and_found_without_a_call():

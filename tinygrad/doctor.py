@@ -9,7 +9,6 @@ beside what numpy's libraries reach on the same cores.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -31,7 +30,7 @@ import numpy
 from tinygrad.debug import profile
 from tinygrad.device import GPUS, Device, DeviceError
 from tinygrad.engine.compile import plan_of
-from tinygrad.helpers import CPU_THREADS, NO_COLOR, ContextVar, cores, getenv, processor_model, size_to_str
+from tinygrad.helpers import CPU_THREADS, NO_COLOR, ContextVar, cores, getenv, processor_model, size_to_str, while_read
 from tinygrad.runtime import diskcache
 from tinygrad.tensor import Tensor
 
@@ -341,11 +340,8 @@ def doctor_options() -> argparse.ArgumentParser:
 def run_doctor(arguments: Sequence[str] | None = None) -> int:
   options = doctor_options().parse_args(arguments)
   found = examine(options.quick, options.seconds)
-  with contextlib.suppress(BrokenPipeError):  # a reader that has seen enough, as `head`
+  with while_read():
     show(found, options.json)
-    sys.stdout.flush()
-    return status_of(found)
-  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left for the interpreter to write
   return status_of(found)
 
 

@@ -250,6 +250,10 @@ def launch(argv: Sequence[str] | None = None) -> int:
     except Ended as e:
       start.stop()
       return 128 + int(e.args[0])
+    except BrokenPipeError:  # a reader that has seen enough, as `head`
+      start.stop()
+      os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter to write
+      return 128 + signal.SIGPIPE
     if code == 0:
       return 0
     if attempt < a.restarts:

@@ -501,3 +501,7 @@ def test_folders_that_it_refuses(tmp_path: Path):
   (tmp_path / "tokenizer_config.json").write_text("[]")
   with pytest.raises(AppError, match="tokenizer_config.json: is no JSON object"):
     Tokenizer.from_folder(tmp_path)
+  (tmp_path / "tokenizer_config.json").write_text("{}")
+  (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+  with pytest.raises(AppError, match="chat_template.jinja: cannot be read: 'utf-8' codec.*\n  fix: "):
+    Tokenizer.from_folder(tmp_path)

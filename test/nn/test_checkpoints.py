@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -145,3 +146,89 @@ def test_a_model_and_its_optimizer(tmp_path):
   layer.weight.assign(layer.weight * 0).realize()
   saved.load(both)
   assert (layer.weight.numpy() == want).all()
+
+
+def test_only_what_checkpoints_have_left_is_removed(tmp_path):
+  """A project's own hidden files lie in the same folder."""
+  mine = {".git/HEAD", ".venv.old/x", ".9.bak/x", "2.x/index.json"}
+  for name in mine:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text("mine")
+  (tmp_path / ".a.b").write_text("mine")
+  for name in (".3", ".4.old", ".5.failed"):
+    (tmp_path / name).mkdir()
+  saved = Checkpoints(tmp_path, keep=1)
+  for step in (1, 2):
+    saved.save(step, {"x": Tensor([1.0])})
+  saved.wait()
+  assert {p.name for p in tmp_path.iterdir()} == {".git", ".venv.old", ".9.bak", "2.x", ".a.b", "2"}
+  assert all((tmp_path / name).read_text() == "mine" for name in mine)
+
+
+def test_a_run_that_ends_between_two_renamings_loses_nothing(tmp_path):
+  saved = Checkpoints(tmp_path)
+  saved.save(4, {"x": Tensor([1.0])})
+  saved.wait()
+  (tmp_path / "4").rename(tmp_path / ".4.before")
+  (tmp_path / ".4").mkdir()
+  assert Checkpoints(tmp_path).steps() == [4] and {p.name for p in tmp_path.iterdir()} == {"4"}
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+  saved = Checkpoints(tmp_path)
+  monkeypatch.setattr(os, "fsync", lambda _: os.write(-1, b""))
+  saved.save(2, {"x": Tensor([2.0])})
+  with pytest.raises(OSError, match="Bad file descriptor"):
+    saved.wait()
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_saved_is_told_where_it_is_saved(tmp_path):
+  saved = Checkpoints(tmp_path)
+  x = {"x": Tensor([2.0])}
+  for step in (-1, "last", 1.5):
+    with pytest.raises(ValueError, match=re.escape(f"step={step!r} is no number from 0 on\n  fix: ")):
+      saved.save(step, x)
+  with pytest.raises(TypeError, match="not JSON serializable"):
+    saved.save(1, x, {"more": {1, 2}})
+  assert list(tmp_path.iterdir()) == []
+
+
+def damaged_indexes(good):
+  """(what errors say, the index) of one that is damaged in each of its fields."""
+  yield "Expecting value", good[:60]
+  yield "can't decode", good.replace(b"F32", b"F\xff2")
+  yield "there is no 'box'", good.replace(b'"box"', b'"bix"')
+  yield "is of the type 'F31'", good.replace(b"F32", b"F31")
+  yield r"the boxes of 'x' are not its \[3\] elements", good.replace(b"[[0, 3]]", b"[[0, 2]]")
+  yield r"the boxes of 'x' are not its \[4\] elements", good.replace(b'"shape": [3]', b'"shape": [4]')
+  yield "lies in another folder", good.replace(b'"00000.', b'"../00000.')
+  yield "it is of step 2", good.replace(b'"step": 1', b'"step": 2')
+  yield r"00000\.safetensors: holds no 'x\[0:2\]' of float32\[3\]", good.replace(b"x[0:3]", b"x[0:2]")
+  yield "holds no 'x.0:3.' of int32", good.replace(b"F32", b"I32")
+  yield "is no index", good.replace(b'"tensors": {', b'"tensors": 7, "x": {')
+  yield "is no index", b"[]"
+
+
+def test_a_damaged_checkpoint_is_a_typed_error_and_changes_nothing(tmp_path):
+  saved = Checkpoints(tmp_path)
+  saved.save(1, {"first": Tensor([5]), "x": Tensor([1.0, 2.0, 3.0])})
+  saved.wait()
+  index = tmp_path / "1" / "index.json"
+  good = index.read_bytes()
+  for said, bad in damaged_indexes(good):
+    assert bad != good
+    index.write_bytes(bad)
+    first, x = Tensor([0]), Tensor([0.0] * 3)
+    x = x.cast("int32") if "int32" in said else Tensor([0.0] * 4) if "[4" in said else x
+    with pytest.raises(CheckpointError, match=f"{said}(.|\n)*fix: "):
+      saved.load({"first": first, "x": x})
+    assert first.item() == 0
+  index.write_bytes(good)
+  file = tmp_path / "1" / "00000.safetensors"
+  file.write_bytes(file.read_bytes()[:-1])
+  with pytest.raises(CheckpointError, match="00000.safetensors: header: .*"):
+    saved.load({"first": first})
+  file.unlink()
+  with pytest.raises(FileNotFoundError, match=r"00000\.safetensors"):
+    saved.load({"first": first})

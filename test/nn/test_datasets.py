@@ -45,6 +45,11 @@ def test_mnist(tmp_path, monkeypatch):
   (tmp_path / "fashion-mnist" / name).write_bytes(gzip.compress(struct.pack(">II", 0x801, 9999) + bytes(9999)))
   with pytest.raises(CheckpointError, match=rf"{name}: holds no \[10000\] bytes in the IDX format\n  fix: remove it"):
     datasets.mnist(fashion=True)
+  packed = gzip.compress(bytes(9999))
+  for bad in (b"none", packed[:-9], packed[:-8] + bytes(8), packed[:12] + b"\xff\xff" + packed[14:]):
+    (tmp_path / "fashion-mnist" / name).write_bytes(bad)
+    with pytest.raises(CheckpointError, match=rf"{name}: is no whole .gz file: .*\n  fix: remove it"):
+      datasets.mnist(fashion=True)
   with pytest.raises(FileNotFoundError, match="train-images.* is not there\n  fix: download it from https://"):
     datasets.mnist()
 

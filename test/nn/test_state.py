@@ -3,6 +3,7 @@
 import fractions
 import io
 import json
+import os
 import pickle
 import struct
 import tarfile
@@ -236,6 +237,35 @@ def test_each_damaged_field_has_its_error(tmp_path: Path, header: Any, size: int
       safe_load_metadata(source)
 
 
+def test_a_name_that_appears_twice_is_an_error(tmp_path: Path):
+  """The last one was taken."""
+  f, entry = tmp_path / "m.safetensors", '"a":{"dtype":"%s","shape":[1],"data_offsets":[0,4]}'
+  text = f"{{{entry % 'F32'},{entry % 'I32'}}}".encode()
+  f.write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
+  with pytest.raises(SafetensorsError, match="m.safetensors: header: the name 'a' appears twice\n  fix: "):
+    safe_load(f)
+
+
+@pytest.mark.parametrize("shape, n", [([1] * 100, 4), ([0, 2**63], 0)])
+def test_a_shape_that_no_array_has(shape: list[int], n: int, tmp_path: Path):
+  f = tmp_path / "m.safetensors"
+  text = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, n]}}).encode()
+  f.write_bytes(struct.pack("<Q", len(text)) + text + bytes(n))
+  with pytest.raises(SafetensorsError, match="m.safetensors: tensor 'a': .*imension.*\n  fix: fewer dims"):
+    safe_load(f)
+
+
+def test_what_is_no_text_is_not_written(tmp_path: Path):
+  """The file that was written could not be read."""
+  x, half = Tensor([1.0]), "m\udcff"
+  for tensors, metadata in (({half: x}, {}), ({1: x}, {}), ({"a": x}, {"k": half}), ({"a": x}, {half: 1})):
+    with pytest.raises(SafetensorsError, match="is no Unicode text\n  fix: a str without halves"):
+      safe_save(tensors, tmp_path / "m.safetensors", metadata)
+  assert not list(tmp_path.iterdir())
+  safe_save({"größe": x}, tmp_path / "m.safetensors", {"ü": "ö"})
+  assert list(safe_load(tmp_path / "m.safetensors")) == ["größe"]
+
+
 def test_a_header_length_beyond_the_file(tmp_path: Path):
   (tmp_path / "m").write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
   with pytest.raises(SafetensorsError, match="header too large"):
@@ -277,7 +307,7 @@ def test_zip_archives(tmp_path: Path, how: int):
 
 
 def test_damaged_archives(tmp_path: Path):
-  with pytest.raises(CheckpointError, match=r"tensor: is no tar archive.*\n  fix: "):
+  with pytest.raises(CheckpointError, match=r"tensor: is no whole tar archive.*\n  fix: "):
     tar_extract(Tensor(b"no archive"))
   with pytest.raises(CheckpointError, match="tensor: is no whole zip archive"):
     zip_extract(Tensor(b"no archive"))
@@ -285,6 +315,50 @@ def test_damaged_archives(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as archive:
       archive.writestr("x", b"1234")
     zip_extract(tmp_path / "x.zip")
+  with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+    archive.writestr("x", b"1234")
+  locked = bytearray((tmp_path / "x.zip").read_bytes())
+  locked[locked.index(b"PK\1\2") + 8] |= 1  # the flags that the directory has
+  with pytest.raises(CheckpointError, match="is no whole zip archive: x is encrypted"):
+    zip_extract(Tensor(bytes(locked)))
+
+
+def packed(how: str, folder: Path) -> bytes:
+  if how == "zip":
+    with zipfile.ZipFile(folder / "packed", "w", zipfile.ZIP_DEFLATED) as archive:
+      archive.writestr("x", FILES["folder/b"])
+  else:
+    with tarfile.open(folder / "packed", how) as tar:
+      (info := tarfile.TarInfo("x")).size = len(FILES["folder/b"])
+      tar.addfile(info, io.BytesIO(FILES["folder/b"]))
+  return (folder / "packed").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["zip", "w:gz", "w:bz2", "w:xz"])
+def test_a_flipped_bit_of_a_compressed_archive_is_an_error_or_changes_nothing(how: str, tmp_path: Path):
+  good, refused = packed(how, tmp_path), 0
+  for at in range(40, len(good), 3):
+    bad = bytearray(good)
+    bad[at] ^= 1 << at % 8
+    try:
+      found = (zip_extract if how == "zip" else tar_extract)(Tensor(bytes(bad)))
+    except CheckpointError:
+      refused += 1
+    else:
+      assert all(t.numpy().tobytes() == FILES["folder/b"] for t in found.values())
+  assert refused > len(good) // 8
+
+
+READERS = (safe_load, safe_load_metadata, gguf_load, torch_load, tar_extract, zip_extract, Tensor)
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda f: f.__name__)
+def test_what_is_no_file_is_said_at_once(read: Any, tmp_path: Path):
+  """A pipe was waited for, for ever; a device was an empty file."""
+  os.mkfifo(tmp_path / "pipe")
+  for path in (tmp_path / "pipe", Path("/dev/zero")):
+    with pytest.raises(OSError, match=f"{path} is a pipe or a device, and no file\n  fix: write its bytes to a file"):
+      read(path)
 
 
 # ---------------------------------------------------------------- PyTorch's files
@@ -373,6 +447,19 @@ def rebuilt(offset: int, size: Any, stride: Any, storage: bytes = b"FloatStorage
   pid += pickle.dumps("cpu", 2)[2:-1] + pickle.dumps(4, 2)[2:-1] + b"tQ"
   rest = b"".join(pickle.dumps(v, 2)[2:-1] for v in (offset, size, stride, False, None))
   return b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + rest + b"tR"
+
+
+@pytest.mark.parametrize("kind", ["FloatStorage", "NoStorage"])
+def test_what_is_no_storage_is_told_in_short(kind: str, tmp_path: Path):
+  """The storage's key is a tuple that is written with 2**60 letters; of few bytes, since its halves are one object."""
+  deep: Any = ()
+  for _ in range(60):
+    deep = (deep, deep)
+  key = pickle.dumps(deep, 0)[:-1].decode()
+  with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
+    archive.writestr("m/data.pkl", f"(S'storage'\nctorch\n{kind}\n{key}S'cpu'\nI1\ntQ.")
+  with pytest.raises(CheckpointError, match=r"m.pt: holds \('storage', .{,2000}, which is no storage of a known type"):
+    torch_load(tmp_path / "m.pt")
 
 
 def test_tensors_that_do_not_fit_their_storage(tmp_path: Path):

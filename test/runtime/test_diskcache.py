@@ -109,10 +109,20 @@ diskcache.atomic_write = writing
 """
 
 
+def test_a_process_that_is_killed_while_it_writes_leaves_nothing_where_files_may_be_without_names(filled, tmp_path):
+  if not hasattr(os, "O_TMPFILE"):
+    pytest.skip("Linux's")
+  with pytest.raises(AssertionError):
+    run(before=kill_while_writing(2), CACHEDIR=str(tmp_path))
+  left = entries(tmp_path)
+  assert len(left) == 1 and left.items() <= filled.items()
+
+
 def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_read(filled, tmp_path):
+  named = "import os\nvars(os).pop('O_TMPFILE', None)\n"
   for number in (1, 2, 3):
     with pytest.raises(AssertionError):
-      run(before=kill_while_writing(number), CACHEDIR=str(tmp_path))
+      run(before=named + kill_while_writing(number), CACHEDIR=str(tmp_path))
     left = entries(tmp_path)
     assert any(name.startswith(".") for name in left), "the half of an entry"
     assert all(filled[name] == data for name, data in left.items() if not name.startswith("."))

@@ -243,6 +243,7 @@ def test_one_device_communicates_with_none(capsys, mesh):
     (["--dtype", "int32"], "--dtype int32: no type of floats"),
     (["--heads", "5"], "--heads 5 do not divide --width 64"),
     (["--out", "s.gif"], "s.gif: a simulation has no .gif"),
+    (["--out", "/dev/null/s.html"], "'/dev/null'\n  fix: the name of a file in a folder"),
     (["--cluster", "abc"], "there is no preset 'abc'"),
   ],
 )

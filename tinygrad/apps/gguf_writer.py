@@ -15,6 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from tinygrad.helpers import atomic_write
+
 ALIGNMENT = 32
 TYPES = {"F32": 0, "F16": 1, "Q8_0": 8}
 VALUE_TYPES = {"u1": 0, "i1": 1, "u2": 2, "i2": 3, "u4": 4, "i4": 5, "f4": 6, "b1": 7, "u8": 10, "i8": 11, "f8": 12}
@@ -92,17 +94,10 @@ def write_gguf(
   tensors: Mapping[str, np.ndarray],
   types: Mapping[str, str] | None = None,
 ) -> None:
-  """Write `tensors` (row-major; F32 unless `types` says F16 or Q8_0) under a temporary name, then rename to `path`."""
+  """Write `tensors` (row-major; F32 unless `types` says F16 or Q8_0) to `path`, whole or not at all."""
   types = types or {}
   if bad := {k: t for k, t in types.items() if t not in TYPES or k not in tensors}:
     rule = f"each key must be a tensor's name and each value one of {', '.join(TYPES)}"
     raise ValueError(f"types: {bad}; {rule}\n  fix: leave out what is none, and it is F32")
-  temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
-  try:
-    with open(temporary, "wb") as f:
-      _write(f, metadata, tensors, types)
-    os.replace(temporary, path)
-  except BaseException:
-    if os.path.exists(temporary):
-      os.unlink(temporary)
-    raise
+  with atomic_write(path) as f:
+    _write(f, metadata, tensors, types)

@@ -313,7 +313,10 @@ def _content(token: Any) -> str:
 def _template(folder: Path, said: dict[str, Any]) -> str | None:
   file, found = folder / "chat_template.jinja", said.get("chat_template")
   if file.exists():
-    return file.read_text(encoding="utf-8")
+    try:
+      return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+      raise AppError(f"{file}: cannot be read: {e}\n  fix: download the folder again") from e
   if isinstance(found, list):  # several by name
     found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
   return found if isinstance(found, str) else None

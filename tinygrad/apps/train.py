@@ -34,7 +34,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.train_data import Batches, Corpus, TrainError, document_bytes, encode_documents, train_tokenizer
 from tinygrad.apps.train_files import export_model, loss_curve, read_weights, write_text
 from tinygrad.apps.train_model import TINY, Recipe, Sizes, Trainer, TrainLayout
-from tinygrad.helpers import interruptible, tqdm
+from tinygrad.helpers import atomic_write, interruptible, tqdm
 from tinygrad.nn.files import CheckpointError
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -187,9 +187,8 @@ class Training:
     if a.losses and first:
       write_text(a.losses, json.dumps(record, indent=1) + "\n")
     if a.batches and first:
-      with a.batches.with_name(f"{a.batches.name}.tmp").open("wb") as f:
+      with atomic_write(a.batches) as f:
         np.savez_compressed(f, batches=np.stack([self.batches[i] for i in range(self.done)]).astype(np.int32))
-      a.batches.with_name(f"{a.batches.name}.tmp").replace(a.batches)
     if a.plot and first:
       bits_per_nat_byte = len(self.tokens) / self.train_bytes / math.log(2)
       write_text(a.plot, loss_curve(self.trainer.losses, self.trainer.held_out, bits_per_nat_byte))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tinygrad.apps.gguf_writer import write_gguf
 from tinygrad.apps.train_model import Sizes
+from tinygrad.helpers import atomic_write
 from tinygrad.nn.gguf import GGUF
 
 
@@ -56,10 +57,8 @@ def read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def write_text(path: Path, text: str) -> None:
-  """Under a temporary name, then renamed."""
-  temporary = path.with_name(f"{path.name}.tmp")
-  temporary.write_text(text, encoding="utf-8")
-  temporary.replace(path)
+  with atomic_write(path) as f:
+    f.write(text.encode())
 
 
 def loss_curve(losses: Sequence[float], held_out: Sequence[tuple[int, float]], bits_per_nat_byte: float) -> str:

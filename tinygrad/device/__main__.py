@@ -4,6 +4,8 @@ A file of its own: the package imports `tinygrad.device`, whose text would run a
 """
 
 from tinygrad.device import print_kinds
+from tinygrad.helpers import while_read
 
 if __name__ == "__main__":
-  print_kinds()
+  with while_read():
+    print_kinds()

@@ -4,7 +4,7 @@ from tinygrad.helpers.busy_times import BusyTimes
 from tinygrad.helpers.collector import uncollected
 from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
-from tinygrad.helpers.files import atomic_write, home_folder, stamp
+from tinygrad.helpers.files import FilePath, atomic_write, file_size, home_folder, stamp
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
 from tinygrad.helpers.holders import Holder, living
 from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, hue
@@ -13,6 +13,7 @@ from tinygrad.helpers.lazy import LazyModule, blake2b, difflib, hashlib, json, n
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
 from tinygrad.helpers.members import Members
 from tinygrad.helpers.memory_log import MEMORY
+from tinygrad.helpers.output import while_read
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange
 from tinygrad.helpers.scopes import UserScope, scope_at
@@ -73,7 +74,7 @@ from tinygrad.helpers.settings import (
   settings_from,
   watched,
 )
-from tinygrad.helpers.threads import OfThread, ThreadList, in_turn
+from tinygrad.helpers.threads import OfThread, ThreadList, in_turn, started
 from tinygrad.helpers.tracing import (
   MOST_EVENTS,
   Event,

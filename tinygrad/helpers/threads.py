@@ -64,6 +64,17 @@ class OfThread(threading.local, Generic[T]):
     self.value = value
 
 
+def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
+  """A thread that does `work`; None where the system has no more to give, as by `ulimit -u` or in a container: the
+  caller does without, or does it itself."""
+  thread = threading.Thread(target=work, name=name)
+  try:
+    thread.start()
+  except RuntimeError:
+    return None
+  return thread
+
+
 def in_turn(lock: threading.RLock) -> Callable[[Callable[A, R]], Callable[A, R]]:
   """A function that threads call one after the other."""
 

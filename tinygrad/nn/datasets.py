@@ -10,7 +10,8 @@ from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.state import tar_extract
 from tinygrad.tensor import Tensor
 
-gzip = LazyModule("gzip")
+gzip, zlib = LazyModule("gzip"), LazyModule("zlib")
+MOST = 1 << 26  # bytes of a file of MNIST, and more
 MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -41,7 +42,11 @@ def mnist(device: DeviceLike | None = None, fashion: bool = False, folder: Folde
 
   def read(file: str, *shape: int) -> Tensor:
     path = _find((FASHION if fashion else MNIST) + file, "fashion-mnist" if fashion else "mnist", folder)
-    data = gzip.decompress(path.read_bytes())
+    try:
+      with gzip.open(path) as f:
+        data = f.read(MOST)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+      raise CheckpointError(str(path), f"is no whole .gz file: {e}", "remove it, and try again") from e
     head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)  # the IDX format: bytes, rank, lengths
     if data[: len(head)] != head or len(data) != len(head) + prod(shape):
       raise CheckpointError(str(path), f"holds no {list(shape)} bytes in the IDX format", "remove it, and try again")

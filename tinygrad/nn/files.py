@@ -7,11 +7,11 @@ import struct
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import LazyModule, numpy
+from tinygrad.helpers import FilePath, LazyModule, file_size, numpy
 from tinygrad.tensor import Tensor
 
 zipfile, zlib = LazyModule("zipfile"), LazyModule("zlib")
-FilePath = str | os.PathLike[str]
+ENCRYPTED = 1  # of the flags of a zip archive's file
 File = Tensor | FilePath  # a file's path, or its bytes as a uint8 tensor
 _NUMBERS = (*dtypes.sints, *dtypes.uints, dtypes.float16, dtypes.float32, dtypes.float64)
 # I8, F32, …, as safetensors files name them too
@@ -27,11 +27,11 @@ class CheckpointError(ValueError):
 
 
 def contents(fn: File) -> tuple[str, memoryview]:
-  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
+  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor. Raises: OSError."""
   if isinstance(fn, Tensor):
     return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
+  size = file_size(fn)
   with open(fn, "rb") as f:  # an empty file cannot be mapped
-    size = os.fstat(f.fileno()).st_size
     return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
 
@@ -47,6 +47,10 @@ def zip_contents(source: str, data: memoryview) -> dict[str, memoryview]:
       if i.compress_type == zipfile.ZIP_DEFLATED:
         # a byte more than there should be shows that there is more, and is all that a false size costs
         content = memoryview(zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, i.file_size + 1))
+        if zlib.crc32(content) != i.CRC:  # what is stored as it is is not read here
+          raise zipfile.BadZipFile(f"{i.filename} has another checksum than its content")
+      if i.flag_bits & ENCRYPTED:
+        raise zipfile.BadZipFile(f"{i.filename} is encrypted")
       if len(content) != i.file_size:
         raise zipfile.BadZipFile(f"{i.filename} is not {i.file_size} bytes, or compressed in a way not known here")
       if not i.filename.endswith("/"):  # of a folder

@@ -9,9 +9,9 @@ import math
 import os
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tinygrad.helpers import LazyModule, numpy
+from tinygrad.helpers import FilePath, LazyModule, numpy
 from tinygrad.nn.block_formats import FORMATS, BlockFormat
-from tinygrad.nn.files import PLAIN, File, FilePath, contents
+from tinygrad.nn.files import PLAIN, File, contents
 from tinygrad.tensor import Tensor
 
 ggml: Any = LazyModule("gguf")  # the sizes of other types of tensors, and their values

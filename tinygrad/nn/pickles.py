@@ -3,6 +3,7 @@
 import io
 import pickle
 import pickletools
+import reprlib
 import struct
 import warnings
 from collections import OrderedDict
@@ -59,8 +60,9 @@ class Unpickler(pickle.Unpickler):
 
   def persistent_load(self, pid: Any) -> Any:
     kind, dtype, key = pid[:3]
-    if kind != "storage" or not isinstance(dtype, DType):
-      raise CheckpointError(self.source, f"holds {pid!r}, which is no storage of a known type", "save its state_dict()")
+    if kind != "storage" or not isinstance(dtype, DType) or not isinstance(key, (str, int)):
+      shown = reprlib.repr(pid)  # some bytes make values that are endless, written out
+      raise CheckpointError(self.source, f"holds {shown}, which is no storage of a known type", "save its state_dict()")
     return dtype, str(key)
 
   def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:

@@ -8,6 +8,7 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 
 import contextlib
 import io
+import itertools
 import mmap
 import os
 import struct
@@ -19,8 +20,8 @@ from tinygrad.device import Device
 from tinygrad.distributed import process_index
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks, readable
-from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
-from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents
+from tinygrad.helpers import DEBUG, Context, FilePath, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
+from tinygrad.nn.files import PLAIN, CheckpointError, File, contents, zip_contents
 from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
   from tinygrad.nn import gguf, pickles
 else:
   gguf, pickles = LazyModule("tinygrad.nn.gguf"), LazyModule("tinygrad.nn.pickles")
-safetensors, tarfile = LazyModule("safetensors"), LazyModule("tarfile")
+lzma, safetensors, tarfile, zlib = map(LazyModule, ("lzma", "safetensors", "tarfile", "zlib"))
 T = TypeVar("T")
 SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
@@ -60,12 +61,23 @@ def _header(fn: File) -> tuple[memoryview, int, dict[str, Any]]:
   except safetensors.SafetensorError as e:
     raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
   start = 8 + int.from_bytes(data[:8], "little")
-  header: dict[str, Any] = json.loads(bytes(data[8:start]))
+  try:
+    header: dict[str, Any] = json.loads(bytes(data[8:start]), object_pairs_hook=_distinct)
+  except ValueError as e:
+    raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
   for name, entry in header.items():
     if name != "__metadata__" and entry["dtype"] not in SAFE_DTYPES:
       problem = f"tensor {name!r}: its dtype {entry['dtype']!r} is not supported"
       raise SafetensorsError(f"safetensors {source}", problem, f"convert it to one of {', '.join(SAFE_DTYPES)}")
   return data, start, header
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """The object in JSON. Raises: ValueError for a name that it has twice."""
+  found = dict(pairs)
+  if len(found) != len(pairs):
+    raise ValueError(f"the name {next(k for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i]))!r} appears twice")
+  return found
 
 
 def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
@@ -97,7 +109,9 @@ def safe_load(fn: File) -> dict[str, Tensor]:
 
 
 def safe_views(fn: File) -> dict[str, Any]:
-  """The tensors of a safetensors file as read-only arrays that lie in the mapped file; raises as `safe_load` does.
+  """The tensors of a safetensors file as read-only arrays that lie in the mapped file.
+
+  Raises: SafetensorsError for a file that is not as the format says, or a shape that no array has; OSError.
 
   Examples:
     >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
@@ -110,7 +124,11 @@ def safe_views(fn: File) -> dict[str, Any]:
   for name, entry in header.items():
     begin, end = entry["data_offsets"]
     view = numpy.frombuffer(data[start + begin : start + end], to_numpy_dtype(SAFE_DTYPES[entry["dtype"]]))
-    out[name] = view.reshape(entry["shape"])
+    try:
+      out[name] = view.reshape(entry["shape"])
+    except ValueError as e:  # more dims, or longer ones, than arrays have
+      source = "tensor" if isinstance(fn, Tensor) else os.fspath(fn)
+      raise SafetensorsError(f"safetensors {source}", f"tensor {name!r}: {e}", "fewer dims, or none so long") from e
   return out
 
 
@@ -126,6 +144,13 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
     [1.0, 2.0]
   """
   header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
+  for text in (*tensors, *itertools.chain(*header.get("__metadata__", {}).items())):
+    if not isinstance(text, str) or text.encode("utf-8", "ignore").decode() != text:
+      problem, fix = (
+        f"{text!r} is no Unicode text",
+        "a str without halves of surrogate pairs, as os.fsdecode makes them",
+      )
+      raise SafetensorsError(f"safetensors {os.fspath(fn)}", problem, fix)
   offset = 0
   for name, t in tensors.items():
     given: object = t
@@ -196,9 +221,11 @@ def tar_extract(t: File) -> dict[str, Tensor]:
   try:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
       read = {m.name: tar.extractfile(m) for m in tar.getmembers() if m.isfile()}
-      return {name: _bytes_tensor(memoryview(f.read())) for name, f in read.items() if f is not None}
-  except (tarfile.TarError, EOFError) as e:
-    raise CheckpointError(source, f"is no tar archive: {str(e).partition(':')[0]}") from e
+      found = {name: _bytes_tensor(memoryview(f.read())) for name, f in read.items() if f is not None}
+      tar.fileobj.seek(0, os.SEEK_END)  # a compressed archive's checksum is at its end
+      return found
+  except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as e:  # OSError: gzip's and bz2's own
+    raise CheckpointError(source, f"is no whole tar archive: {str(e).partition(':')[0]}") from e
 
 
 def zip_extract(t: File) -> dict[str, Tensor]:

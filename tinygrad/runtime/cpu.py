@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
+from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import CPU_THREADS, LazyModule, round_up, uninterrupted
 from tinygrad.runtime import native, queues
@@ -468,9 +468,14 @@ class CPU(QueueDevice):
   def _start(self, wanted: int) -> None:
     args, self.core = (self.queue, FOREVER, ctypes.addressof(_NEVER)), None
     for i in range(self.started, wanted):
-      self.threads.append(threading.Thread(target=_runtime().wait, args=args, name=f"{self.name}/{i}", daemon=True))
-      self.threads[-1].start()
-    self.started = wanted
+      thread = threading.Thread(target=_runtime().wait, args=args, name=f"{self.name}/{i}", daemon=True)
+      try:
+        thread.start()
+      except RuntimeError as e:
+        fix = "raise the limit of processes (ulimit -u); or CPU_THREADS=1, for one thread of each device"
+        raise DeviceError(f"{self.name}: the system gives no thread number {i + 1}: {e}\n  fix: {fix}") from e
+      self.threads.append(thread)
+      self.started = i + 1
 
   def _keep_off(self, core: int) -> None:
     """The threads run anywhere but on the core of the caller, who takes a part too: the system would often wake them

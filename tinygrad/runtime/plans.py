@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sharding, SubAxis
 from tinygrad.device.reach import within_reach
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import PACKAGE, LazyModule, blake2b, cores, json, settings_from, stamp
+from tinygrad.helpers import PACKAGE, LazyModule, blake2b, cores, json, settings_from, stamp, started
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 from tinygrad.uop import UOp
@@ -198,9 +198,9 @@ def expect(devices: Sequence[str]) -> None:
     Device[device].expect()
   if not _loaders:
     stages = lambda: (scheduling.create_schedule, codegen.lower_kernel, llvm.render)  # noqa: E731
-    _loaders.append(threading.Thread(target=stages, name="loading"))
-    _loaders[0].start()
-    os.register_at_fork(before=_loaders[0].join)  # a child would wait for ever for what is half imported
+    if (loader := started("loading", stages)) is not None:
+      _loaders.append(loader)
+      os.register_at_fork(before=loader.join)  # a child would wait for ever for what is half imported
 
 
 _loaders: list[threading.Thread] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygrad.device import Buffer, Computes, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
-from tinygrad.helpers import numpy
+from tinygrad.helpers import file_size, numpy
 from tinygrad.ops import Trait, having
 from tinygrad.runtime.npy import ELSEWHERE
 from tinygrad.uop import Ops, UOp, buffer_of, evaluate
@@ -27,7 +27,7 @@ def read(u: UOp) -> UOp:
 
 def open_file(path: os.PathLike[str], dtype: DType) -> UOp:
   """The BUFFER of a file. Raises: OSError where there is none; ValueError if it does not divide into elements."""
-  size = os.stat(path).st_size
+  size = file_size(path)
   if size % dtype.itemsize:
     fix = "open it as bytes, and bitcast the slice that holds the numbers"
     raise ValueError(f"{os.fspath(path)} has {size} bytes, which are no whole number of {dtype.name}\n  fix: {fix}")

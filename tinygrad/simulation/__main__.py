@@ -9,11 +9,11 @@ import time
 
 from tinygrad.device import DeviceError, Mesh, ShardError
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import Context, difflib, prod, size_to_str
+from tinygrad.helpers import Context, difflib, prod, size_to_str, while_read
 from tinygrad.simulation.machine import PRESETS, ClusterError, cluster_of
 from tinygrad.simulation.models import AXES, MODELS, Size, operations
 from tinygrad.simulation.pictures import duration
-from tinygrad.simulation.report import check_ending
+from tinygrad.simulation.report import Simulation, check_ending
 from tinygrad.simulation.session import simulate, standing_for
 
 HELP = """Simulates one training step on a cluster: the schedule that each device would run becomes a timeline of
@@ -84,6 +84,14 @@ def size_of_model(args: argparse.Namespace, mesh: Mesh) -> Size:
   return Size(args.layers, args.width, args.heads, args.vocabulary, batch, args.context, dtype)
 
 
+def print_simulation(found: Simulation, options: argparse.Namespace, size: Size, devices: int) -> None:
+  print(found)
+  if options.model == "transformer":
+    rate = operations(size) / found.seconds / devices
+    tokens = size.batch * size.context / found.seconds
+    print(f"{tokens:,.0f} tokens a second, {rate * 1e-12:.0f} TFLOP/s of each device")
+
+
 def simulate_model(args: list[str] | None = None) -> int:
   options = parsed(args)
   try:
@@ -98,17 +106,18 @@ def simulate_model(args: list[str] | None = None) -> int:
   except (ClusterError, ShardError, DeviceError, ValueError) as problem:
     print(problem, file=sys.stderr)
     return 2
-  print(found)
-  if options.model == "transformer":
-    rate = operations(size) / found.seconds / len(mesh)
-    print(
-      f"{size.batch * size.context / found.seconds:,.0f} tokens a second, {rate * 1e-12:.0f} TFLOP/s of each device"
-    )
-  for file in options.out:
-    found.save(file)
+  with while_read():
+    print_simulation(found, options, size, len(mesh))
+  try:
+    for file in options.out:
+      found.save(file)
+  except OSError as problem:
+    print(f"--out: {problem}\n  fix: the name of a file in a folder that can be written", file=sys.stderr)
+    return 2
   took = f"planned in {duration(time.perf_counter() - start)} for {len(mesh):,} devices"
   written = [f"{file} ({size_to_str(os.path.getsize(file))})" for file in options.out]
-  print("; ".join([took, *(["written: " + ", ".join(written)] if written else [])]))
+  with while_read():
+    print("; ".join([took, *(["written: " + ", ".join(written)] if written else [])]))
   return 0
 
 

@@ -1,0 +1,17 @@
+"""What a command prints, for a reader who may leave."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def while_read() -> Iterator[None]:
+  """A block that prints for a reader who may have seen enough, as `head` has: it ends then, and nothing is said."""
+  try:
+    yield
+    if sys.stdout is not None:  # it may be closed
+      sys.stdout.flush()
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter to write
