@@ -738,12 +738,16 @@ class Tensor(NN, metaclass=_Training):
   def train(mode: bool = True) -> Context:
     """`with Tensor.train(): ...` — dropout drops and batch norm updates its statistics.
 
+    A decorator as well: `@Tensor.train()`. Raises TypeError for a function, which is `@Tensor.train` without its call.
+
     Examples:
       >>> with Tensor.train():
       ...   y = Tensor.ones(1000).dropout(0.5)
       >>> y.max().item()
       2.0
     """
+    if callable(mode):
+      raise TypeError("Tensor.train takes a bool, got a function\n  fix: @Tensor.train()")
     return Context(TRAINING=int(mode))
 
   @staticmethod

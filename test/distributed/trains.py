@@ -19,7 +19,7 @@ for p in nn.state.get_parameters(layers):
   p.shard_(devices, axis=0 if p.shape[0] > 1 else None)
 adam = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.05)
 order = np.random.default_rng(5)
-state = {**nn.state.get_state_dict(layers), **nn.state.get_state_dict(adam, "adam")}
+state = {**nn.state.get_state_dict(layers), **nn.state.get_state_dict(adam, "adam.")}
 saved = nn.checkpoints.Checkpoints(folder, keep=2)
 
 

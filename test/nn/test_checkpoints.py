@@ -139,7 +139,7 @@ def test_arrays_are_written_whole(tmp_path):
 def test_a_model_and_its_optimizer(tmp_path):
   layer = nn.Linear(3, 2)
   adam = nn.optim.Adam(nn.state.get_parameters(layer))
-  both = {**nn.state.get_state_dict(layer), **nn.state.get_state_dict(adam, "adam")}
+  both = {**nn.state.get_state_dict(layer), **nn.state.get_state_dict(adam, "adam.")}
   saved = Checkpoints(tmp_path)
   saved.save(1, both)
   want = layer.weight.numpy()

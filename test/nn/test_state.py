@@ -557,7 +557,10 @@ def test_names_are_dotted_paths():
   net.pair = Pair(Tensor([1.0]), Tensor([2.0]))
   net.self = net  # an object that refers to itself
   assert list(get_state_dict(net)) == ["a", "layers.0", "layers.1.w", "pair.w", "pair.b"]
-  assert list(get_state_dict(net, "net")) == ["net.a", "net.layers.0", "net.layers.1.w", "net.pair.w", "net.pair.b"]
+  assert list(get_state_dict(net, "net.")) == ["net.a", "net.layers.0", "net.layers.1.w", "net.pair.w", "net.pair.b"]
+  # a prefix is text, as tinygrad's and PyTorch's are: it brings its own dot
+  assert list(get_state_dict(net, "my_"))[:2] == ["my_a", "my_layers.0"]
+  assert list(get_state_dict([net.a], "m.")) == ["m.0"] and list(get_state_dict(net.a, "m.")) == ["m"]
   assert get_state_dict(net)["layers.1.w"] is net.layers[1]["w"]
   assert get_parameters(net) == list(get_state_dict(net).values())
   assert get_state_dict(net, tensor_type=str) == {"name": "net"}

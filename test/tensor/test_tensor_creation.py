@@ -500,3 +500,13 @@ def test_numbers_beyond_a_type_where_the_result_is_another():
   assert (u == np.int64(300)).tolist() == [False, False] and (u < np.int32(-1)).tolist() == [False, False]
   assert (u / 256).tolist() == [1 / 256, 200 / 256] and (Tensor([2**20]) / 2**40).tolist() == [2**-20]
   assert u.copysign(-1).tolist() == [-1.0, -200.0] and u.hardtanh().tolist() == [1, 1]
+
+
+def test_train_is_a_decorator_when_it_is_called():
+  @Tensor.train()
+  def dropped():
+    return Tensor.ones(100).dropout(0.5).max().item()
+
+  assert dropped() == 2.0
+  with pytest.raises(TypeError, match=r"takes a bool, got a function\n  fix: @Tensor.train\(\)"):
+    Tensor.train(dropped)

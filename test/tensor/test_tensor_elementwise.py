@@ -71,6 +71,14 @@ def test_remainders_by_a_divisor_out_of_reach(divisor, dtype):
   close(Tensor(-1.0).mod(leaf := Tensor(3.0)).gradient(leaf)[0], 1.0)  # -floor(x / y)
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 70])
+def test_a_bool_to_the_power_of_an_integer_is_an_integer(n):
+  x = Tensor([True, False])
+  got = x**n
+  assert got.dtype is (x * n).dtype is dtypes.int32  # as a bool and a Python integer are in each arithmetic operation
+  assert got.tolist() == [1, int(n == 0)]
+
+
 @pytest.mark.parametrize("name", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_powers_of_integers_wrap_around_as_products_do(name):
   """Of exponents beyond 63, too, which were cut off."""

@@ -242,7 +242,7 @@ class Trainer:
 
   def state(self) -> dict[str, Tensor]:
     """All that changes from step to step: the weights and the optimizers' moments."""
-    moments: dict[str, Tensor] = nn.state.get_state_dict(self.optimizers, "optimizer")
+    moments: dict[str, Tensor] = nn.state.get_state_dict(self.optimizers, "optimizer.")
     weights = {id(w) for w in self.model.weights.values()}
     kept = {k: t for k, t in moments.items() if id(t) not in weights and not k.endswith(".lr")}
     return {f"model.{k}": t for k, t in self.model.weights.items()} | kept

@@ -412,7 +412,9 @@ class Elementwise(Movement):
       [2.0, 8.0]
     """
     if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
-      base = self if dtypes.is_float(self.dtype) or isinstance(x, int) else self.cast(dtypes.default_float)
+      number = dtypes.default_int if isinstance(x, int) else dtypes.default_float
+      narrower = self.dtype is dtypes.bool or isinstance(x, float) and not dtypes.is_float(self.dtype)
+      base = self.cast(number) if narrower else self
       if x < 0 and not dtypes.is_float(base.dtype):
         fix = "cast the base to a float first: x.float() ** y"
         mismatch("pow", f"an integer to the power of {x} is not an integer", [self.uop], fix, TypeError)

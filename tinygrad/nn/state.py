@@ -286,23 +286,26 @@ def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) -> dict[str, T]:  # type: ignore[assignment]
   """Every tensor reachable from `obj` through attributes, lists, tuples and dicts, by its dotted path.
 
-  A tensor reachable by two paths has two names. `tensor_type` collects values of another type instead.
+  A tensor reachable by two paths has two names. `prefix` is what every name begins with, its dot included.
+  `tensor_type` collects values of another type instead.
 
   Examples:
     >>> sorted(nn.state.get_state_dict({'layer': nn.Linear(2, 3)}))
+    ['layer.bias', 'layer.weight']
+    >>> sorted(nn.state.get_state_dict(nn.Linear(2, 3), 'layer.'))
     ['layer.bias', 'layer.weight']
   """
   found: dict[str, T] = {}
 
   def walk(obj: Any, path: str, above: tuple[int, ...]) -> None:
     if isinstance(obj, tensor_type):
-      found[path] = obj
+      found[path.strip(".")] = obj
       return
     for name, child in children_of(obj):
       if id(child) not in above:  # an object may refer back to its owner
-        walk(child, f"{path}.{name}" if path else str(name), (*above, id(child)))
+        walk(child, f"{path}{name}.", (*above, id(child)))
 
-  walk(obj, prefix.strip("."), (id(obj),))
+  walk(obj, prefix, (id(obj),))
   return found
 
 
