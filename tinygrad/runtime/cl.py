@@ -22,9 +22,9 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Target
+from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Rendered, Target
 from tinygrad.helpers import LazyModule, getenv, numpy, user_line
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, vectors
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, GridKernel, QueueDevice, errors_of
 
@@ -43,6 +43,8 @@ __attribute__((overloadable)) void vstore_half_rte(float, size_t, half*);
 # what a device may offer beside the core of the language, by its extension: arithmetic on half, and sums, shuffles of
 # the threads that run in step
 FEATURES = {"cl_khr_fp16": "half", "cl_khr_subgroups": "sub_groups", "cl_khr_subgroup_shuffle": "shuffle"}
+WIDEST = 8  # floats of a vector: Intel's driver is kept from wider ones
+ARENA = 8 << 20  # bytes of a group's scratch memory, at most
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
@@ -141,6 +143,7 @@ class Call(queues.Call):
   """The kernel, as `built`, holds the arguments."""
 
   size: tuple[int, ...]
+  arena: Any
 
   def set_word(self, i: int, value: Any) -> None:
     if isinstance(value, int):
@@ -177,7 +180,6 @@ class CL(QueueDevice):
     self.device = self.choose(of.devices, f"OpenCL devices ({names})", fix, several)
     self.description = f"{count} of {names} ({of.devices[0].platform.name})"
     self.queue = cl.CommandQueue(self.context, self.device)
-    scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
     offered = self.device.extensions.split()
     features = {name for extension, name in FEATURES.items() if extension in offered}
     if self.device.version >= "OpenCL 3" and self.device.max_num_sub_groups:  # no extension there
@@ -185,16 +187,20 @@ class CL(QueueDevice):
     self.options = ["-cl-std=CL3.0" if self.device.version >= "OpenCL 3" else "-cl-std=CL2.0"]
     if self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
       self.options.append("-cl-fp32-correctly-rounded-divide-sqrt")
-    self.target = Target(
-      "CL",
-      vector_registers=64,
-      scratch=scratch,
-      threads=True,
-      intensity=8,
-      cooperates=gpu,
-      features=tuple(sorted(features)),
-      float64="cl_khr_fp64" in offered,
-    )
+    gpu = bool(self.device.type & cl.device_type.GPU)
+    known = {"features": tuple(sorted(features)), "float64": "cl_khr_fp64" in offered}
+    if getenv("CL_GRID", int(gpu), 0):
+      scratch = min(self.device.local_mem_size, 48 << 10)
+      grid = {"vector_registers": 64, "scratch": scratch, "threads": True, "intensity": 8, "cooperates": gpu}
+      self.target = Target("CL", **grid, **known)
+    else:
+      self.dialect = cstyle.OPENCL_LOOPS
+      width = 4 * min(max(self.device.native_vector_width_float, 4), WIDEST)
+      self.target = Target("CL", width, scratch=ARENA, shares=True, **known)
+    self.arena: Any = None  # of all groups of a kernel, in which each has its scratch memory
+
+  def render(self, linear: list[Any], name: str) -> Rendered:
+    return (cstyle if self.target.threads else vectors).render(linear, name, self.dialect)
 
   def wait(self) -> None:
     with self.telling("a kernel of these", queued=True):
@@ -265,7 +271,13 @@ class CL(QueueDevice):
   def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
     kernel, launch = cl.Kernel(self.built(program), program.name), program.launch
     size = tuple(map(mul, launch.groups, launch.threads))
-    return Call(self, program, kernel, [None] * buffers, None, size)
+    call = Call(self, program, kernel, [None] * buffers, None, size, None)
+    if launch.local:
+      if self.arena is None or self.arena.size < launch.groups[0] * launch.local:
+        self.arena = self.new_memory(launch.groups[0] * launch.local)  # others keep theirs
+      call.arena = self.arena
+      kernel.set_arg(buffers + variables, call.arena)
+    return call
 
   def enqueue(self, call: Call) -> None:
     with self.telling(call.program.name):
