@@ -573,7 +573,7 @@ static inline ushort half_of_float(float x) {
   alone=" restrict",
 )  # fmt: skip
 OPENCL_LOOPS = replace(  # for `renderer/vectors.py`
- 
+
   OPENCL, local="__global {T}*", static=0, arena="__global uint4* arena",
   given="  __global uint4* scratch = arena + get_group_id(0) * {n};",
 )  # fmt: skip

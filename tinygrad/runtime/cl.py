@@ -143,7 +143,6 @@ class Call(queues.Call):
   """The kernel, as `built`, holds the arguments."""
 
   size: tuple[int, ...]
-  arena: Any
 
   def set_word(self, i: int, value: Any) -> None:
     if isinstance(value, int):
@@ -197,7 +196,7 @@ class CL(QueueDevice):
       self.dialect = cstyle.OPENCL_LOOPS
       width = 4 * min(max(self.device.native_vector_width_float, 4), WIDEST)
       self.target = Target("CL", width, scratch=ARENA, shares=True, **known)
-    self.arena: Any = None  # of all groups of a kernel, in which each has its scratch memory
+    self.arenas = dict[int, Any]()  # by their size
 
   def render(self, linear: list[Any], name: str) -> Rendered:
     return (cstyle if self.target.threads else vectors).render(linear, name, self.dialect)
@@ -271,13 +270,17 @@ class CL(QueueDevice):
   def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
     kernel, launch = cl.Kernel(self.built(program), program.name), program.launch
     size = tuple(map(mul, launch.groups, launch.threads))
-    call = Call(self, program, kernel, [None] * buffers, None, size, None)
     if launch.local:
-      if self.arena is None or self.arena.size < launch.groups[0] * launch.local:
-        self.arena = self.new_memory(launch.groups[0] * launch.local)  # others keep theirs
-      call.arena = self.arena
-      kernel.set_arg(buffers + variables, call.arena)
-    return call
+      kernel.set_arg(buffers + variables, self.arena(launch.groups[0] * launch.local))
+    return Call(self, program, kernel, [None] * buffers, None, size)
+
+  def arena(self, nbytes: int) -> Any:
+    """Memory in which the groups of a kernel have their scratch memory; the queue's kernels run one after the other.
+    What calls have is kept: they may be repeated."""
+    size = 1 << (nbytes - 1).bit_length()
+    if size not in self.arenas:
+      self.arenas[size] = self.new_memory(size)
+    return self.arenas[size]
 
   def enqueue(self, call: Call) -> None:
     with self.telling(call.program.name):
