@@ -21,7 +21,6 @@ _UNSIGNED = {dtypes.int8: dtypes.uint8, dtypes.int16: dtypes.uint16, dtypes.int3
 _OF_BOOLS = {Ops.AND: "&", Ops.MUL: "&", Ops.MIN: "&", Ops.OR: "|", Ops.ADD: "|", Ops.MAX: "|", Ops.XOR: "^"} | {
   Ops.CMPNE: "^"
 }
-_LANE_BY_LANE = {Ops.POW, Ops.DOT}  # not declared for vectors by all drivers, or nothing that C has
 
 
 class VectorRenderer(CRenderer):
@@ -45,7 +44,7 @@ class VectorRenderer(CRenderer):
     elif u.op is Ops.ACC and alone:
       self.line(f"{self.kind(dtype)} {(name := self.fresh('a'))};")
       self.called(u, name)
-    elif u.op in (Ops.VECTORIZE, Ops.EXTRACT) and alone:
+    elif (u.op is Ops.VECTORIZE or u.op is Ops.EXTRACT) and alone:
       xs = tuple(x for s in u.src for x in self.lanes(s))
       xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
       self.vector_of(u, self.together(dtype, xs))
@@ -133,7 +132,7 @@ class VectorRenderer(CRenderer):
 
   def alu(self, u: UOp) -> None:
     of = u.src[-1 if u.op is Ops.WHERE else 0].dtype.scalar()
-    if u.dtype.count not in _LENGTHS or u.op in _LANE_BY_LANE:
+    if u.dtype.count not in _LENGTHS:
       return super().alu(u)
     if dtypes.is_bool(u.dtype):
       text, size = self.condition(u, of)
