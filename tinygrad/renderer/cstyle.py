@@ -20,23 +20,23 @@ from dataclasses import dataclass, field, replace
 from tinygrad.device import Launch, Rendered
 from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.helpers import ceildiv, numpy
+from tinygrad.helpers import ceildiv, numpy, round_up
 from tinygrad.ops import Trait, having
 from tinygrad.renderer.mma import COPY, EIGHTS, NEIGHBOURS, PUBLISH, TOGETHER, core_name, function_of
 from tinygrad.renderer.scoped_names import ScopedNames
-from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, PieceArg, UOp
 from tinygrad.uop.node import HALVES
 
-_BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
+BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _CONVERTED = {dtypes.float16: "half", dtypes.bfloat16: "bfloat16"}  # by functions of the prelude
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
 _UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16}
-_WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
+WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
 _VECTOR_BYTES = 16  # the widest access to memory
 GROUPS = AxisKind.GLOBAL, AxisKind.CLUSTER  # what groups of a grid are numbered by
 THREADS = *GROUPS, AxisKind.LOCAL
 UNROLLED = 16
-STATIC = 48 << 10  # bytes of local memory
+LINE = 64  # bytes of a processor's cache, which groups do not share
 TURN = "turn"  # the variable by which the numbers of work groups are turned
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
@@ -65,7 +65,9 @@ class Dialect:
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
   index: DType = dtypes.int64
-  given: str = ""  # local memory of more than STATIC bytes, which the launch gives
+  given: str = ""  # local memory of more than `static` bytes, which the launch gives; of {n} words of 16 bytes
+  static: int = 48 << 10
+  arena: str = ""  # the last parameter, where such memory is that of all groups
   copies: str = ""  # the function by which memory is copied to local memory while others compute
   extreme: str = ""  # functions begin so, followed by _max and _min, of two floats of which either may be NaN
   rough: Mapping[Ops, str] = field(default_factory=dict)  # of float32, within what is lost where halves are stored
@@ -84,7 +86,7 @@ class Dialect:
 
 def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
   scalar = dtypes.uint8 if memory and dtypes.is_bool(dtype) else dtype.scalar()
-  return d.types[_BITS.get(scalar, d.index if scalar is dtypes.index else scalar)]
+  return d.types[BITS.get(scalar, d.index if scalar is dtypes.index else scalar)]
 
 
 def literal(value: float, dtype: DType, d: Dialect) -> str:
@@ -118,7 +120,7 @@ class CRenderer:
     self.vectors = ScopedNames[list[str]]()  # what an aligned INDEX of neighbours points at
     self.body, self.depth, self.count = list[str](), 1, 0
     self.params = [u for u in linear if u.op is Ops.PARAM]
-    variables = [u for u in linear if u.op is Ops.VARIABLE]
+    variables = [u for u in linear if u.op is Ops.VARIABLE and not isinstance(u.arg, PieceArg)]
     self.numbers: dict[UOp, str] = {u: f"n{i}" for i, u in enumerate(variables)}
     self.turned, self.short = turned_range(linear), short_loops(linear)
     self.later = self.eights = False  # whether something is copied while others compute, read by a warp together
@@ -145,14 +147,15 @@ class CRenderer:
     if self.turned is not None:
       names.append(TURN)
     spelled += [d.variable.format(T=long, name=name, i=i) for i, name in enumerate(names, len(params))]
+    given = round_up(self.shared, LINE if d.arena else 1) if d.given and self.shared > d.static else 0
+    spelled += [d.arena] * bool(given and d.arena)
     clusters = any(u.op is Ops.RANGE and u.arg[1] is AxisKind.CLUSTER for u in self.linear)
     groups, threads = grid(self.linear, *GROUPS), grid(self.linear, AxisKind.LOCAL)
     cluster = d.cluster.format(shape=", ".join(map(str, grid(self.linear, *GROUPS, only=AxisKind.CLUSTER))))
     head = d.kernel.format(
       name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads, cluster=cluster * clusters
     )
-    given = self.shared if d.given and self.shared > STATIC else 0
-    local = [d.given if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
+    local = [d.given.format(n=given // 16) if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"]
     source = (
       "\n".join(
         [
@@ -163,7 +166,7 @@ class CRenderer:
           + "".join(self.cores.values())
           + head
           + " {",
-          *local,
+          *local * bool(self.shared),
           *self.body,
           "}",
         ]
@@ -283,7 +286,7 @@ class CRenderer:
 
   def words(self, xs: Sequence[str], dtype: DType) -> list[str]:
     """Neighbours in words of 32 bits, the first in the lowest."""
-    if dtypes.is_float(dtype) and dtype not in _BITS:
+    if dtypes.is_float(dtype) and dtype not in BITS:
       return [f"bits_of_float({x})" for x in xs]
     word, narrow = ctype(dtypes.uint32, self.d), ctype(_UNSIGNED_OF[dtype.itemsize], self.d)
     n = 4 // dtype.itemsize
@@ -424,7 +427,7 @@ class CRenderer:
     form = d.rough.get(op) if self.narrow and dtype is dtypes.float32 else None
     form = form or CARDS[op].render
     assert form is not None, op
-    if op in _WRAPS and dtype in _UNSIGNED:
+    if op in WRAPS and dtype in _UNSIGNED:
       second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
       return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     return form.format(*xs)
@@ -448,7 +451,7 @@ class CRenderer:
 
   def bitcast(self, x: str, a: DType, b: DType) -> str:
     """Between types of one size: floats are converted to and from the unsigned type of their size."""
-    a, b = _BITS.get(a, a), _BITS.get(b, b)
+    a, b = BITS.get(a, a), BITS.get(b, b)
     if dtypes.is_float(a):
       x = f"bits_of_{ctype(a, self.d)}({x})"
     if dtypes.is_float(b):
@@ -506,7 +509,8 @@ def grid(linear: Sequence[UOp], *kinds: AxisKind, only: AxisKind | None = None) 
   """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of these kinds; 1 where there is none,
   or where it is not one of the `only` kind that counts."""
   loops = [u for u in linear if u.op is Ops.RANGE and u.arg[1] in kinds]
-  sizes = [int(u.src[0].vmax) if only in (None, u.arg[1]) else 1 for u in loops]
+  pieces = [u.arg.max_val + 1 for u in linear if isinstance(u.arg, PieceArg) and AxisKind.GLOBAL in kinds]
+  sizes = pieces + [int(u.src[0].vmax) if only in (None, u.arg[1]) else 1 for u in loops]
   assert len(sizes) <= 3, sizes
   x, y, z = (*sizes, 1, 1, 1)[:3]
   return x, y, z
@@ -567,6 +571,11 @@ static inline ushort half_of_float(float x) {
   meeting="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
   group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",
   alone=" restrict",
+)  # fmt: skip
+OPENCL_LOOPS = replace(  # for `renderer/vectors.py`
+
+  OPENCL, local="__global {T}*", static=0, arena="__global uint4* arena",
+  given="  __global uint4* scratch = arena + get_group_id(0) * {n};",
 )  # fmt: skip
 
 _CUDA_NAMES = _NAMES | {

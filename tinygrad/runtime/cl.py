@@ -4,6 +4,9 @@ All devices of one platform share a context, and memory is coarse-grained shared
 buffer of addresses, and devices meet at events. The platform is the first whose devices compile and run a kernel:
 GPUs', else the processor's, Intel's driver before PoCL. `CL_VIRTUAL=4` makes four devices of each physical one, with
 queues of their own; it is what a processor is unless told otherwise.
+
+On a processor a kernel is loops over vectors, of which each work group has a piece, as the processor's own kernels are
+(renderer/vectors.py); `CL_GRID=1` makes the grids of threads of it that a GPU has.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Target
+from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Rendered, Target
 from tinygrad.helpers import LazyModule, getenv, numpy, user_line
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, vectors
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, GridKernel, QueueDevice, errors_of
 
@@ -43,6 +46,8 @@ __attribute__((overloadable)) void vstore_half_rte(float, size_t, half*);
 # what a device may offer beside the core of the language, by its extension: arithmetic on half, and sums, shuffles of
 # the threads that run in step
 FEATURES = {"cl_khr_fp16": "half", "cl_khr_subgroups": "sub_groups", "cl_khr_subgroup_shuffle": "shuffle"}
+WIDEST = 8  # floats of a vector: Intel's driver is kept from wider ones
+ARENA = 8 << 20  # bytes of a group's scratch memory, at most
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
@@ -56,8 +61,7 @@ class Platform:
   @property
   def several(self) -> int:
     """How many devices are made of each."""
-    on_gpu = bool(self.devices[0].type & cl.device_type.GPU)
-    return int(getenv("CL_VIRTUAL", 1 if on_gpu else 4, 1))
+    return int(getenv("CL_VIRTUAL", 1 if on_gpu(self.devices[0]) else 4, 1))
 
 
 def settings_for(device: Any) -> dict[str, str]:
@@ -104,7 +108,7 @@ def drivers() -> list[list[Any]]:
       found.append([d for d in p.get_devices() if d.svm_capabilities & coarse])
 
   def worth(devices: list[Any]) -> tuple[bool, bool]:
-    return any(d.type & cl.device_type.GPU for d in devices), "PoCL" not in devices[0].version
+    return any(map(on_gpu, devices)), "PoCL" not in devices[0].version
 
   return sorted(filter(None, found), key=worth, reverse=True)
 
@@ -161,11 +165,28 @@ def part_of(handle: Any, offset: int, nbytes: int) -> Any:
   return cl.SVM((ctypes.c_ubyte * nbytes).from_address(handle.svm_ptr + offset))
 
 
+def on_gpu(device: Any) -> bool:
+  return bool(device.type & cl.device_type.GPU)
+
+
+def target_for(device: Any, grid: bool) -> Target:
+  """What codegen knows of a device: kernels are for a grid of threads, or else loops over vectors."""
+  offered = device.extensions.split()
+  features = {name for extension, name in FEATURES.items() if extension in offered}
+  if device.version >= "OpenCL 3" and device.max_num_sub_groups:  # no extension there
+    features.add("sub_groups")
+  target = Target("CL", features=tuple(sorted(features)), float64="cl_khr_fp64" in offered)
+  if not grid:
+    width = min(max(device.native_vector_width_float, 4), WIDEST)
+    return replace(target, vector_bytes=4 * width, scratch=ARENA, shares=True)
+  scratch, gpu = min(device.local_mem_size, 48 << 10), on_gpu(device)
+  return replace(target, vector_registers=64, scratch=scratch, threads=True, intensity=8, cooperates=gpu)
+
+
 class CL(QueueDevice):
   """One device and its queue."""
 
   pointer = "svm_ptr"
-  dialect = cstyle.OPENCL
   capabilities = Capabilities(copies=True)
 
   def __init__(self, name: str, of: Platform | None = None) -> None:
@@ -177,24 +198,15 @@ class CL(QueueDevice):
     self.device = self.choose(of.devices, f"OpenCL devices ({names})", fix, several)
     self.description = f"{count} of {names} ({of.devices[0].platform.name})"
     self.queue = cl.CommandQueue(self.context, self.device)
-    scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
-    offered = self.device.extensions.split()
-    features = {name for extension, name in FEATURES.items() if extension in offered}
-    if self.device.version >= "OpenCL 3" and self.device.max_num_sub_groups:  # no extension there
-      features.add("sub_groups")
     self.options = ["-cl-std=CL3.0" if self.device.version >= "OpenCL 3" else "-cl-std=CL2.0"]
     if self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
       self.options.append("-cl-fp32-correctly-rounded-divide-sqrt")
-    self.target = Target(
-      "CL",
-      vector_registers=64,
-      scratch=scratch,
-      threads=True,
-      intensity=8,
-      cooperates=gpu,
-      features=tuple(sorted(features)),
-      float64="cl_khr_fp64" in offered,
-    )
+    grid = bool(getenv("CL_GRID", int(on_gpu(self.device)), 0))
+    self.target, self.dialect = target_for(self.device, grid), cstyle.OPENCL if grid else cstyle.OPENCL_LOOPS
+    self.arenas = dict[int, Any]()  # by their size
+
+  def render(self, linear: list[Any], name: str) -> Rendered:
+    return super().render(linear, name) if self.target.threads else vectors.render(linear, name, self.dialect)
 
   def wait(self) -> None:
     with self.telling("a kernel of these", queued=True):
@@ -265,7 +277,17 @@ class CL(QueueDevice):
   def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
     kernel, launch = cl.Kernel(self.built(program), program.name), program.launch
     size = tuple(map(mul, launch.groups, launch.threads))
+    if launch.local:
+      kernel.set_arg(buffers + variables, self.arena(launch.groups[0] * launch.local))
     return Call(self, program, kernel, [None] * buffers, None, size)
+
+  def arena(self, nbytes: int) -> Any:
+    """Memory in which the groups of a kernel have their scratch memory; the queue's kernels run one after the other.
+    What calls have is kept: they may be repeated."""
+    size = 1 << (nbytes - 1).bit_length()
+    if size not in self.arenas:
+      self.arenas[size] = self.new_memory(size)
+    return self.arenas[size]
 
   def enqueue(self, call: Call) -> None:
     with self.telling(call.program.name):

@@ -28,8 +28,8 @@ def own_loops(loops: Sequence[UOp], ids: LoopIds) -> dict[UOp, UOp]:
   return {r: ids.loop(r.src[0], AxisKind.LOOP) for r in loops}
 
 
-def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int = 0) -> UOp:
-  """Memory `offset` bytes from the start of a worker's own."""
+def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int) -> UOp:
+  """`nbytes` of memory, `offset` bytes from the start of a worker's own."""
   return UOp.new(Ops.SCRATCH, dtype, (), (offset, ids.next(), nbytes))
 
 
@@ -116,8 +116,9 @@ def accumulate(
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
     """Of the sums, and of what additions have lost."""
-    offsets = [offset + i * bytes_of_sums(f, dims) for i in range(1 + careful)]
-    return [UOp.new(Ops.INDEX, dtype, (scratch(dtype, o, ids), substitute_free(place, own))) for o in offsets]
+    nbytes = bytes_of_sums(f, dims)
+    memory = [scratch(dtype, offset + i * nbytes, ids, nbytes) for i in range(1 + careful)]
+    return [UOp.new(Ops.INDEX, dtype, (m, substitute_free(place, own))) for m in memory]
 
   def stores(values: Sequence[UOp], own: dict[UOp, UOp], *around: UOp) -> Stores:
     to = zip(places(own), values)
