@@ -192,3 +192,27 @@ def test_a_process_that_is_interrupted_while_it_computes_ends_by_the_signal():
   finally:
     p.kill()
   assert p.returncode in (130, -signal.SIGINT) and "KeyboardInterrupt" in err, err
+
+
+FINALIZER = """
+import signal, sys, time, weakref
+import tinygrad
+class Node: pass
+node = Node()
+ref = weakref.ref(node, lambda _: signal.raise_signal(signal.SIGINT))
+other = Node()
+broken = weakref.ref(other, lambda _: 1 / 0)
+try:
+  del other
+  del node
+  time.sleep(30)
+  print("lost")
+except KeyboardInterrupt:
+  print("came")
+"""
+
+
+def test_what_arrives_in_a_finalizer_comes_again():
+  """Where Python drops it. What else goes wrong there is told as ever."""
+  done = subprocess.run([sys.executable, "-c", FINALIZER], capture_output=True, text=True, timeout=60)
+  assert done.stdout == "came\n" and "ZeroDivisionError" in done.stderr and "KeyboardInterrupt" not in done.stderr

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+from tinygrad.helpers.threads import started
+
+SOON = 1e-3  # seconds
 
 
 @contextlib.contextmanager
@@ -57,3 +64,18 @@ class uninterrupted:
       _signals.signal(signal.SIGINT, self.before)
       if self.hits == 1:
         signal.raise_signal(signal.SIGINT)
+
+
+def _come_again() -> None:
+  time.sleep(SOON)
+  _thread.interrupt_main()
+
+
+def _not_dropped(lost: sys.UnraisableHookArgs, otherwise: Callable[[Any], Any] = sys.unraisablehook) -> None:
+  """Ctrl-C that arrives in a finalizer (a node of a graph goes: there are many) cannot be raised there: it comes again a
+  moment later."""
+  if lost.exc_type is not KeyboardInterrupt or started("interrupting", _come_again) is None:
+    otherwise(lost)
+
+
+sys.unraisablehook = _not_dropped
