@@ -72,8 +72,8 @@ def _come_again() -> None:
 
 
 def _not_dropped(lost: sys.UnraisableHookArgs, otherwise: Callable[[Any], Any] = sys.unraisablehook) -> None:
-  """Ctrl-C that arrives in a finalizer (a node of a graph goes: there are many) cannot be raised there: it comes again a
-  moment later."""
+  """Ctrl-C that arrives in a finalizer (a node of a graph goes: there are many) cannot be raised there: it comes again
+  a moment later."""
   if lost.exc_type is not KeyboardInterrupt or started("interrupting", _come_again) is None:
     otherwise(lost)
 
