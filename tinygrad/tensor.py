@@ -706,7 +706,9 @@ class Tensor(NN, metaclass=_Training):
     if storage.only_stored(view.device):
       storage.write(_without_detach(view), self._wrap(value).numpy())
       return
-    if not self.follows or (state := memory_state(view, moved=True)) is None:
+    state = memory_state(view, moved=True) if self.follows else None
+    check_write(self, view, value, state)
+    if state is None:
       note_written(self)
       here = self.uop.device
       if here is None or here == value.device:  # a node of its own: to realise it is not to realise x
@@ -715,7 +717,6 @@ class Tensor(NN, metaclass=_Training):
         self.uop = value.copy_to_device(here)
       program_order.reenter(self, assigned=True)
       return
-    check_write(view, value)
     view = _without_detach(view)
     if any(u.op in GroupOp.View and u.op not in ONE_TO_ONE for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"

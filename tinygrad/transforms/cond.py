@@ -10,8 +10,8 @@ from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
-from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.transforms.tracing import Outside, held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
 from tinygrad.uop import UOp, describe
 
 Nodes = tuple[UOp, ...]
@@ -30,11 +30,13 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     (0.0, -2.0)
   """
   check_condition("cond", pred)
+  around = Outside.now("which is called whether it is chosen or not")
   inner, actual = stand_ins(operands)
   before = moment()
-  with tracing("cond"):
-    ways = true_fun(*inner), false_fun(*inner)
-  tree_map(_check_alike, *ways)
+  with tracing("cond", around):
+    mine = tree_map(lambda t: t._new(t.uop), inner)  # either may assign to what it is given
+    ways = true_fun(*inner), false_fun(*mine)
+  check_results(*ways)
   values = replaced(ways, actual)
   roots = [t.uop for t in tree_leaves(ways)]
   boundary = [*actual, *outside(roots, list(actual), before)]
@@ -53,6 +55,14 @@ def check_condition(name: str, pred: Any) -> None:
     given = describe(pred.uop) if is_tensor(pred) else repr(pred)
     fix = "compare: (x.sum() > 0)" + ("; of many elements, x.where(…)" if name == "cond" else "; of many, x.any()")
     raise TypeError(f"{name}: the condition is one bool, not {given}\n  fix: {fix}")
+
+
+def check_results(yes: Any, no: Any) -> None:
+  """ValueError for results that cannot be chosen among: all that may differ is what Tensors hold."""
+  tree_map(_check_alike, yes, no)
+  if (a := (len(tree_leaves(yes)), tree_numbers(yes))) != (b := (len(tree_leaves(no)), tree_numbers(no))) or not a[0]:
+    rule = f"one function returns {yes!r}, the other {no!r}" if a != b else f"the functions return {yes!r}, no Tensor"
+    raise ValueError(f"cond: {rule}\n  fix: return the same structure of Tensors, Tensor(1.0) for a number")
 
 
 def _check_alike(yes: Any, no: Any) -> None:

@@ -155,9 +155,15 @@ def with_arguments(fun: Function, args: Sequence[Any], kwargs: Any, argnums: Arg
 def argument_numbers(args: Sequence[Any], argnums: ArgNums) -> list[int]:
   """Arguments by their numbers, counted from the front. ValueError for one that is not there."""
   given = [argnums] if isinstance(argnums, int) else list(argnums)
+  if any(not isinstance(i, int) for i in given):
+    raise TypeError(f"grad: argnums={argnums!r} are no numbers of arguments\n  fix: 0, or (0, 1)")
+  if not args:
+    raise ValueError("grad: there is no argument to take a derivative by\n  fix: give it by place, not by keyword")
   if wrong := [i for i in given if not -len(args) <= i < len(args)]:
     fix = f"0 to {len(args) - 1}, and arguments by place, not by keyword"
     raise ValueError(f"grad: argnums={argnums} names argument {wrong[0]} of {len(args)}\n  fix: {fix}")
+  if len({i % len(args) for i in given}) < len(given):
+    raise ValueError(f"grad: argnums={argnums} names an argument twice\n  fix: name each once")
   return [i % len(args) for i in given]
 
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinygrad.engine.jit import is_tensor
 from tinygrad.function import with_gradient
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.tracing import unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map
-from tinygrad.uop import OwnGradient, UOp
+from tinygrad.uop import OwnGradient, UOp, describe
 
 Nodes = tuple[UOp, ...]
 
@@ -86,9 +87,16 @@ class custom_vjp:
 
 
 def as_leaves(x: Any, g: Any) -> list[Any]:
-  """The derivative by an argument as a list, one for each Tensor there."""
+  """The derivative by an argument as a list, one for each Tensor there. Raises: TypeError for what is no Tensor."""
   found: list[Any] = []
-  tree_map(lambda t, part=None: found.append(part), x, *(() if g is None else (g,)))
+
+  def leaf(t: Any, part: Any = None) -> None:
+    if part is not None and not is_tensor(part):
+      fix = f"a Tensor like {describe(t.uop)}, or None for zeros"
+      raise TypeError(f"custom_vjp: bwd gives {part!r} as a derivative\n  fix: {fix}")
+    found.append(part)
+
+  tree_map(leaf, x, *(() if g is None else (g,)))
   return found
 
 
@@ -144,8 +152,11 @@ class custom_jvp:
         made = rule(*fixed, tuple(primals), tuple(directions))
         if not isinstance(made, tuple) or len(made) != 2 or len(tree_leaves(made[1])) != len(tree_leaves(out)):
           raise ValueError(f"custom_jvp: the rule returns {made!r}\n  fix: return (result, tangent), structured alike")
-        t: UOp = tree_leaves(made[1])[k].uop
-        return t
+        y, t = tree_leaves(out)[k].uop, tree_leaves(made[1])[k].uop
+        if t.shape != y.shape or t.dtype is not y.dtype:
+          both = f"{describe(t)} of a result {describe(y)}"
+          raise ValueError(f"custom_jvp: the rule's tangent is {both}\n  fix: a tangent has its shape and type")
+        return t  # type: ignore[no-any-return]
 
       return forward
 

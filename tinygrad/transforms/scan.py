@@ -14,6 +14,8 @@ from tinygrad.transforms.batching import Lanes, in_dims, one_lane
 from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
 from tinygrad.transforms.tracing import (
+  CALLED_ONCE,
+  Outside,
   inputs_below,
   is_argument,
   moment,
@@ -115,10 +117,11 @@ class Body:
     elements = [unknown(u.shape[1:], u, one_lane(u.device, 1)) for u in stacks]
     number = UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
     given = iter([*carries, *elements])
+    around = Outside.now(CALLED_ONCE)
     carry, x = (tree_map(lambda t: t._new(next(given)), tree) for tree in (init, xs))
     example = next(iter([*tree_leaves(init), *tree_leaves(xs)]), None)
     before = moment()
-    with tracing(Lanes((None,), (n,), (number,), (None,), example)):
+    with tracing(Lanes((None,), (n,), (number,), (None,), example), around):
       made = f(carry, x)
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")

@@ -12,7 +12,7 @@ from tinygrad.device import Mesh, P, Sharding, ShardTypeError, refuse
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.batching import Batching, Lanes, placed_on
-from tinygrad.transforms.tracing import next_hole, tracing, unknown
+from tinygrad.transforms.tracing import Outside, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp, describe
 
@@ -56,8 +56,9 @@ def shard_map(fun: Callable[..., Any], mesh: Any, in_specs: Specs, out_specs: Sp
       actual[one.uop] = u
       return one
 
+    before = Outside.now()
     parts = tree_map(leaf, args)
-    with tracing(lanes):
+    with tracing(lanes, before):
       result = fun(*parts)
     batching = Batching(lanes, actual)
     out = iter([axes_of(mesh, spec) for spec in _spread(out_specs, result, "out_specs")])

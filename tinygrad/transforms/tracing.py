@@ -9,26 +9,47 @@ many, and have none. The graph is then rewritten, and the stand-ins are gone.
 import contextlib
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import dtypes
+from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import tracers
+from tinygrad.helpers import ThreadList
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.tree import tree_map
 from tinygrad.uop import Move, Ops, OwnGradient, UOp, describe
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 EFFECTS = having(Trait.EFFECT)  # are where their first source is
+ONE_FOR_EACH = "and its value is one for each of many elements"
+CALLED_ONCE = "which is called once for all steps"
 _numbers = itertools.count(1 << 32)  # beyond those of the operands of custom ops
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+  """What there was before a function was given anything: the changes of Tensors, and the nodes. It may write the same
+  for every element to that; with a `rule`, nothing."""
+
+  changes: int
+  nodes: int
+  rule: str
+
+  @staticmethod
+  def now(rule: str = "") -> "Outside":
+    return Outside(program_order.now, UOp.new(Ops.HOLE, dtypes.bool, (), (next_hole(), ())).number, rule)
+
+
+_outsides: ThreadList[Outside] = ThreadList()
+
+
 @contextlib.contextmanager
-def tracing(transform: Any) -> Iterator[None]:
+def tracing(transform: Any, outside: Outside | None = None) -> Iterator[None]:
   """While a transform calls the function: captured functions are called as they were written, and random numbers ask
-  what they are drawn for."""
-  with tracers.holding(transform):
+  what they are drawn for. With `outside` it is not called as often as it counts."""
+  with tracers.holding(transform), _outsides.holding(outside) if outside else contextlib.nullcontext():
     yield
 
 
@@ -67,11 +88,20 @@ def unknown(shape: tuple[Any, ...], u: UOp, device: Placement | None) -> UOp:
   return hole if device is None else UOp.new(Ops.MOVE, u.dtype, (hole,), Move(device, True))
 
 
-def check_write(target: UOp, value: UOp) -> None:
-  """RuntimeError where a value that nobody knows yet would be written to memory that is not its own: the elements of a
-  `vmap` would all be written to one place."""
-  if tracers and any(u.op is Ops.HOLE for u in value.toposort()):
-    problem = "assign: the target is memory outside of the function, and its value is one for each of many elements"
+def check_write(t: Any, target: UOp, value: UOp, state: UOp | None) -> None:
+  """RuntimeError where a value that nobody knows yet would be written to memory (`state`), or to a Tensor without any,
+  that is not its own: the elements of a `vmap` would all be written to one place. So for any value, where the function
+  is called once for many steps or may not be chosen."""
+  if not tracers:
+    return
+  around = _outsides[-1] if _outsides else None
+  if state is None:
+    outer = around is not None and t._holder.number <= around.changes
+  else:
+    outer = around is not None and state.base.number <= around.nodes
+  rule = around.rule if around is not None and outer else ""
+  if rule or ((outer or state is not None) and any(u.op is Ops.HOLE for u in value.toposort())):
+    problem = f"assign: the target is memory outside of the function, {rule or ONE_FOR_EACH}"
     rows = f"\n    target {describe(target)}\n    value  {describe(value)}"
     fix = "return the value, and assign it outside; or write to a copy: target.clone()"
     raise RuntimeError(f"{problem}{rows}\n  fix: {fix}")

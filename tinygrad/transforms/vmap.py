@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.batching import Batching, Lanes, in_front, one_lane
-from tinygrad.transforms.tracing import next_hole, tracing, unknown
+from tinygrad.transforms.tracing import Outside, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp, describe, sint
 
@@ -52,8 +52,9 @@ def vmap(
     n = _length(tree_leaves(given), found, axis_size)
     index = UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
     lanes = Lanes((axis_name,), (n,), (index,), (spmd,), next(iter(tree_leaves(given)), None), randomness == "same")
+    before = Outside.now()
     mapped, batching = _elements(given, found, lanes)
-    with tracing(lanes):
+    with tracing(lanes, before):
       result = fun(*mapped[0], **mapped[1])
     places = iter(list(_spread(out_axes, result, "out_axes")))
     return tree_map(lambda y: y._new(_result(y.uop, next(places), batching, n)), result)

@@ -12,7 +12,7 @@ from tinygrad.transforms.cond import check_condition
 from tinygrad.transforms.conditional_loop import WhileLoop
 from tinygrad.transforms.run_loops import loops_run
 from tinygrad.transforms.scan import Body, carried_at, check_carries, outside
-from tinygrad.transforms.tracing import moment, next_hole, tracing, unknown
+from tinygrad.transforms.tracing import CALLED_ONCE, Outside, moment, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp
 
@@ -51,11 +51,11 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
 def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, first: Sequence[UOp]) -> Body:
   """Both functions, called once; the result is the condition."""
   holes = [unknown(u.shape, u, u.device) for u in first]
-  given = iter(holes)
+  given, around = iter(holes), Outside.now(CALLED_ONCE)
   carry = tree_map(lambda t: t._new(next(given)), init)
   steps, number = UOp.variable("steps", 0, 1 << 30), UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
   before = moment()
-  with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0])):
+  with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0]), around):
     test, made = cond_fun(carry), body_fun(carry)
   check_condition("while_loop", test)
   check_carries("while_loop", init, made)
