@@ -71,6 +71,13 @@ def test_cond_chooses_among_tensors_alone(yes, no):
     cond(Tensor(False), yes, no)
 
 
+def test_cond_takes_functions_and_scan_a_number_of_steps():
+  with pytest.raises(TypeError, match=r"cond: <Tensor .*> is no function of the operands\n  fix: "):
+    cond(Tensor(True), X, lambda: X)
+  with pytest.raises(ValueError, match=r"scan: -1 is no number of steps\n  fix: length=n"):
+    scan(lambda c, _: (c, c), Tensor(0.0), length=-1)
+
+
 @pytest.mark.parametrize(
   "argnums, kind, rule",
   [((0, 0), ValueError, "names an argument twice"), ("x", TypeError, "are no numbers of arguments")],

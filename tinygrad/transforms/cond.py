@@ -21,7 +21,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   """`true_fun(*operands)` where `pred`, a bool Tensor of one element, holds, else `false_fun(*operands)`: results of
   one structure, with the same shapes and types. Inside `TinyJit` each replay looks anew. Both are computed, and one is
   chosen; so is one of the two derivatives, so that what is not finite in the other does not show.
-  Raises: ValueError for results that differ, TypeError for a condition that is no bool.
+  Raises: ValueError for results that differ, TypeError for a condition that is no bool, or no function.
   Shape: `(), (*operand), … -> (*result), …`.
 
   Examples:
@@ -30,6 +30,9 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     (0.0, -2.0)
   """
   check_condition("cond", pred)
+  for f in (true_fun, false_fun):
+    if not callable(f):
+      raise TypeError(f"cond: {f!r} is no function of the operands\n  fix: lambda *operands: …, or pred.where(x, y)")
   around = Outside.now("which is called whether it is chosen or not")
   inner, actual = stand_ins(operands)
   before = moment()

@@ -43,7 +43,7 @@ def scan(
   `f` is called once, on Tensors without values; one step is placed, lowered and compiled, whatever the length.
   Gradients run the steps from the other end, and read what each step has kept, stacked. Random numbers differ from step
   to step: those that one call for all steps would draw.
-  Raises: ValueError for lengths that differ, and where the carry changes its structure, shape or type.
+  Raises: ValueError for lengths that differ or are below 0, and where the carry changes its structure, shape or type.
   Shape: `(*carry), (length, *x), … -> (*carry), (length, *y), …`.
 
   Examples:
@@ -92,6 +92,8 @@ def _length(xs: Sequence[Any], length: int | None) -> int:
     raise ValueError(f"scan: all xs must have one length{rows}\n  fix: check dim 0 of each")
   if not isinstance(said[0][0], int):
     raise ValueError(f"scan: the number of steps must be known, not {said[0][0]}\n  fix: pad xs, and mask")
+  if said[0][0] < 0:
+    raise ValueError(f"scan: {said[0][0]} is no number of steps\n  fix: length=n, from 0 on")
   return said[0][0]
 
 
