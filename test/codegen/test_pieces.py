@@ -14,7 +14,6 @@ from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.numerics import streaming
-from tinygrad.renderer import cstyle
 from tinygrad.runtime import cl
 from tinygrad.schedule import row_groups, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
@@ -156,7 +155,6 @@ def test_a_captured_step_decodes_at_every_position(monkeypatch):
   monkeypatch.setattr(row_groups, "ROW_WORK", 1 << 14)
   device = Device["CL"]
   monkeypatch.setattr(device, "target", cl.target_for(device.device, grid=True))
-  monkeypatch.setattr(device, "dialect", cstyle.OPENCL)
   made, cut = [], tile_and_fuse.in_pieces
   monkeypatch.setattr(tile_and_fuse, "in_pieces", lambda *args: made.append(cut(*args)) or made[-1])
   most, rng = 640, np.random.default_rng(5)

@@ -11,7 +11,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Target
 from tinygrad.engine.canonical import canonical
-from tinygrad.renderer import cstyle, vectors
+from tinygrad.renderer import vectors
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import UOp
@@ -103,7 +103,7 @@ def source(t, target=LOOPS, threads=1):
   (kernel,) = (
     i.kernel for i in create_schedule(localize(canonical(UOp.sink(stored(t.uop, "CPU")))[0]), True, target).items
   )
-  return vectors.render(lower_kernel(kernel, target, threads), "kernel_", cstyle.OPENCL_LOOPS)
+  return vectors.render(lower_kernel(kernel, target, threads), "kernel_")
 
 
 def test_values_are_vectors_and_groups_have_pieces():

@@ -24,6 +24,7 @@ from tinygrad.helpers import ceildiv, numpy, round_up
 from tinygrad.ops import Trait, having
 from tinygrad.renderer.mma import COPY, EIGHTS, NEIGHBOURS, PUBLISH, TOGETHER, core_name, function_of
 from tinygrad.renderer.scoped_names import ScopedNames
+from tinygrad.renderer.streamed import LINE
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, PieceArg, UOp
 from tinygrad.uop.node import HALVES
 
@@ -36,9 +37,9 @@ _VECTOR_BYTES = 16  # the widest access to memory
 GROUPS = AxisKind.GLOBAL, AxisKind.CLUSTER  # what groups of a grid are numbered by
 THREADS = *GROUPS, AxisKind.LOCAL
 UNROLLED = 16
-LINE = 64  # bytes of a processor's cache, which groups do not share
+STATIC = 48 << 10  # bytes of local memory
 TURN = "turn"  # the variable by which the numbers of work groups are turned
-_BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
+BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,8 @@ class Dialect:
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
   index: DType = dtypes.int64
-  given: str = ""  # local memory of more than `static` bytes, which the launch gives; of {n} words of 16 bytes
-  static: int = 48 << 10
-  arena: str = ""  # the last parameter, where such memory is that of all groups
+  given: str = ""  # local memory of more than STATIC bytes, which the launch gives; of {n} words of 16 bytes
+  arena: str = ""  # the last parameter, a buffer in which each group has its local memory, whatever it needs
   copies: str = ""  # the function by which memory is copied to local memory while others compute
   extreme: str = ""  # functions begin so, followed by _max and _min, of two floats of which either may be NaN
   rough: Mapping[Ops, str] = field(default_factory=dict)  # of float32, within what is lost where halves are stored
@@ -147,7 +147,7 @@ class CRenderer:
     if self.turned is not None:
       names.append(TURN)
     spelled += [d.variable.format(T=long, name=name, i=i) for i, name in enumerate(names, len(params))]
-    given = round_up(self.shared, LINE if d.arena else 1) if d.given and self.shared > d.static else 0
+    given, local = self.group_memory()
     spelled += [d.arena] * bool(given and d.arena)
     clusters = any(u.op is Ops.RANGE and u.arg[1] is AxisKind.CLUSTER for u in self.linear)
     groups, threads = grid(self.linear, *GROUPS), grid(self.linear, AxisKind.LOCAL)
@@ -155,7 +155,6 @@ class CRenderer:
     head = d.kernel.format(
       name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads, cluster=cluster * clusters
     )
-    local = [d.given.format(n=given // 16) if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"]
     source = (
       "\n".join(
         [
@@ -166,7 +165,7 @@ class CRenderer:
           + "".join(self.cores.values())
           + head
           + " {",
-          *local * bool(self.shared),
+          *local,
           *self.body,
           "}",
         ]
@@ -177,6 +176,17 @@ class CRenderer:
     writes = 1 + max((u.arg.slot for u in stored if u.op is Ops.PARAM), default=0)
     turned = 0 if self.turned is None else int(self.turned.src[0].vmax)
     return Rendered(source, Launch(groups, threads, writes=writes, local=given, turned=turned))
+
+  def group_memory(self) -> tuple[int, list[str]]:
+    """(bytes of a group's memory that the launch gives, where it is said in the kernel)"""
+    d, given = self.d, self.shared
+    if not given:
+      return 0, []
+    if not d.arena and (given <= STATIC or not d.given):
+      return 0, [f"  {d.shared} uint4 scratch[{ceildiv(given, 16)}];"]
+    if d.arena:
+      given = round_up(given, LINE)  # no two groups write to one
+    return given, [d.given.format(n=given // 16)]
 
   # ---- text
 
@@ -206,7 +216,7 @@ class CRenderer:
       case Ops.PARAM:
         self.names[u] = (f"p{u.arg.slot}",)
       case Ops.VARIABLE:
-        self.declare(u, [f"({ctype(dtypes.index, self.d)}){self.d.value.format(name=self.numbers[u])}"])
+        self.declare(u, [f"({ctype(dtypes.index, self.d)}){self.variable(u)}"])
       case Ops.SCRATCH if u.arg[0] < 0:  # a thread's own
         self.names[u] = (self.fresh("s"),)
         self.line(f"{ctype(u.dtype, self.d, True)} {self.names[u][0]}[{u.arg[2] // u.dtype.itemsize}];")
@@ -250,6 +260,11 @@ class CRenderer:
           Ops.COMMIT: self.barrier,
         }
         own.get(op, self.alu)(u)
+
+  def variable(self, u: UOp) -> str:
+    """A variable's value: of which piece is done, the number of the work group."""
+    piece = isinstance(u.arg, PieceArg)
+    return self.d.group.format(d="x", i=0) if piece else self.d.value.format(name=self.numbers[u])
 
   def barrier(self, u: UOp) -> None:
     if isinstance(u.arg, int) and u.op is Ops.BARRIER:
@@ -420,8 +435,8 @@ class CRenderer:
         return f"({first} ? {x} : {y})"
       case Ops.IDIV | Ops.MOD:
         return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
-    if dtypes.is_bool(of) and op in _BOOLEAN:
-      return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
+    if dtypes.is_bool(of) and op in BOOLEAN:
+      return f"({xs[0]} {BOOLEAN[op]} {xs[1]})"
     if op is Ops.SHR and dtype.itemsize == 1 and d.byte_shift and xs[1] != literal(0, dtype, d):
       return f"{d.byte_shift}({xs[0]}, {xs[1]})"
     form = d.rough.get(op) if self.narrow and dtype is dtypes.float32 else None
@@ -571,11 +586,6 @@ static inline ushort half_of_float(float x) {
   meeting="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
   group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",
   alone=" restrict",
-)  # fmt: skip
-OPENCL_LOOPS = replace(  # for `renderer/vectors.py`
-
-  OPENCL, local="__global {T}*", static=0, arena="__global uint4* arena",
-  given="  __global uint4* scratch = arena + get_group_id(0) * {n};",
 )  # fmt: skip
 
 _CUDA_NAMES = _NAMES | {

@@ -5,29 +5,32 @@ A bool of several lanes is -1 or 0 in each, of the size of what was compared. Wh
 is no power of two, a function of a narrow float, a gather) is computed lane by lane, as in `cstyle`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tinygrad.device import Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.elementwise import MIRROR
-from tinygrad.renderer.cstyle import BITS, WRAPS, CRenderer, Dialect, ctype, literal
+from tinygrad.renderer.cstyle import BITS, BOOLEAN, OPENCL, WRAPS, CRenderer, ctype, literal
 from tinygrad.renderer.scoped_names import ScopedNames
-from tinygrad.uop import CARDS, GroupOp, Ops, PieceArg, UOp
+from tinygrad.uop import CARDS, GroupOp, Ops, UOp
 
+OPENCL_LOOPS = replace(
+  OPENCL,
+  local="__global {T}*",
+  arena="__global uint4* arena",
+  given="  __global uint4* scratch = arena + get_group_id(0) * {n};",
+)
 _LENGTHS = 2, 4, 8, 16
-_MASKS = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
-_UNSIGNED = {dtypes.int8: dtypes.uint8, dtypes.int16: dtypes.uint16, dtypes.int32: dtypes.uint32} | {
-  dtypes.int64: dtypes.uint64
-}
-_OF_BOOLS = {Ops.AND: "&", Ops.MUL: "&", Ops.MIN: "&", Ops.OR: "|", Ops.ADD: "|", Ops.MAX: "|", Ops.XOR: "^"} | {
-  Ops.CMPNE: "^"
-}
+_MASKS = {dtype.itemsize: dtype for dtype in dtypes.sints}
+_UNSIGNED = dict(zip(dtypes.sints, dtypes.uints, strict=True))
+_OF_BOOLS = BOOLEAN | {Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.CMPNE: "^"}
 
 
 class VectorRenderer(CRenderer):
   """Renders one kernel."""
 
-  def __init__(self, linear: Sequence[UOp], name: str, dialect: Dialect) -> None:
-    super().__init__(linear, name, dialect)
+  def __init__(self, linear: Sequence[UOp], name: str) -> None:
+    super().__init__(linear, name, OPENCL_LOOPS)
     self.vector_names = ScopedNames[tuple[str, int]]()  # and the bytes of a lane, of a bool
     self.runs = ScopedNames[str]()  # where neighbours begin
     self.count_lanes = 1  # of what is being rendered
@@ -39,9 +42,7 @@ class VectorRenderer(CRenderer):
     if u.op is Ops.ENDRANGE:
       self.vector_names.close()
       self.runs.close()
-    if u.op is Ops.VARIABLE and isinstance(u.arg, PieceArg):
-      self.declare(u, [f"({ctype(dtypes.index, self.d)}){self.d.group.format(i=0, d='x')}"])
-    elif u.op is Ops.ACC and alone:
+    if u.op is Ops.ACC and alone:
       self.line(f"{self.kind(dtype)} {(name := self.fresh('a'))};")
       self.called(u, name)
     elif (u.op is Ops.VECTORIZE or u.op is Ops.EXTRACT) and alone:
@@ -187,6 +188,6 @@ class VectorRenderer(CRenderer):
     return f"convert_{self.kind(b)}({text})"
 
 
-def render(linear: Sequence[UOp], name: str, dialect: Dialect) -> Rendered:
+def render(linear: Sequence[UOp], name: str) -> Rendered:
   """C source of a kernel of loops over vectors, in one piece or in as many as there are work groups."""
-  return VectorRenderer(linear, name, dialect).render()
+  return VectorRenderer(linear, name).render()

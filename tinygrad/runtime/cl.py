@@ -187,6 +187,7 @@ class CL(QueueDevice):
   """One device and its queue."""
 
   pointer = "svm_ptr"
+  dialect = cstyle.OPENCL
   capabilities = Capabilities(copies=True)
 
   def __init__(self, name: str, of: Platform | None = None) -> None:
@@ -201,12 +202,11 @@ class CL(QueueDevice):
     self.options = ["-cl-std=CL3.0" if self.device.version >= "OpenCL 3" else "-cl-std=CL2.0"]
     if self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
       self.options.append("-cl-fp32-correctly-rounded-divide-sqrt")
-    grid = bool(getenv("CL_GRID", int(on_gpu(self.device)), 0))
-    self.target, self.dialect = target_for(self.device, grid), cstyle.OPENCL if grid else cstyle.OPENCL_LOOPS
+    self.target = target_for(self.device, bool(getenv("CL_GRID", int(on_gpu(self.device)), 0)))
     self.arenas = dict[int, Any]()  # by their size
 
   def render(self, linear: list[Any], name: str) -> Rendered:
-    return super().render(linear, name) if self.target.threads else vectors.render(linear, name, self.dialect)
+    return super().render(linear, name) if self.target.threads else vectors.render(linear, name)
 
   def wait(self) -> None:
     with self.telling("a kernel of these", queued=True):
