@@ -15,6 +15,9 @@ WRITES = {
   "vmap": lambda m: vmap(lambda v: m.assign(m + v))(X),
   "scan": lambda m: scan(lambda c, v: (c + v, m.assign(m + 1)), Tensor([0.0, 0.0]), X),
   "while_loop": lambda m: while_loop(lambda c: (c < 3).all(), lambda c: (m.assign(m + 1), c + 1)[1], Tensor([0.0])),
+  "vmap in scan": lambda m: scan(
+    lambda c, v: (c + vmap(lambda e: (m.assign(m + 1), e)[1])(v).sum(), None), Tensor(0.0), X
+  ),
   "cond": lambda m: cond(Tensor(False), lambda: m.assign(m + 1), lambda: m * 5),
 }
 

@@ -10,7 +10,17 @@ from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import Outside, held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import (
+  Outside,
+  held_like,
+  moment,
+  replaced,
+  stand_ins,
+  tracing,
+  twins_of,
+  unknown,
+  with_replaced,
+)
 from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
 from tinygrad.uop import UOp, describe
 
@@ -37,8 +47,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   inner, actual = stand_ins(operands)
   before = moment()
   with tracing("cond", around):
-    mine = tree_map(lambda t: t._new(t.uop), inner)  # either may assign to what it is given
-    ways = true_fun(*inner), false_fun(*mine)
+    ways = true_fun(*twins_of(inner)), false_fun(*inner)
   check_results(*ways)
   values = replaced(ways, actual)
   roots = [t.uop for t in tree_leaves(ways)]

@@ -12,7 +12,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.gradient import compute_gradients
-from tinygrad.transforms.tracing import replaced, stand_ins, tracing
+from tinygrad.transforms.tracing import replaced, stand_ins, tracing, twins_of
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import UOp, describe
@@ -186,9 +186,8 @@ class Called:
       inner, actual = stand_ins(args[i])
       self.by.append(inner)
       self.actual |= actual
-    mine: dict[int, Any] = {}  # the function may assign to what it is given
     with tracing(name):
-      self.out = of_some(*tree_map(lambda t: mine.setdefault(id(t), t._new(t.uop)), self.by))
+      self.out = of_some(*twins_of(self.by))
 
   def split(self, has_aux: bool) -> tuple[Any, Any]:
     """(the result, what else was returned)."""

@@ -8,7 +8,7 @@ many, and have none. The graph is then rewritten, and the stand-ins are gone.
 
 import contextlib
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Outside:
     return Outside(program_order.now, UOp.new(Ops.HOLE, dtypes.bool, (), (next_hole(), ())).number, rule)
 
 
-_outsides: ThreadList[Outside] = ThreadList()
+_outsides: ThreadList[Outside] = ThreadList()  # of the functions that are being called, the innermost's last
 
 
 @contextlib.contextmanager
@@ -94,32 +94,39 @@ def check_write(t: Any, target: UOp, value: UOp, state: UOp | None) -> None:
   is called once for many steps or may not be chosen."""
   if not tracers:
     return
-  around = _outsides[-1] if _outsides else None
   if state is None:
-    outer = around is not None and t._holder.number <= around.changes
+    rules = [o.rule for o in _outsides if t._holder.number <= o.changes]
   else:
-    outer = around is not None and state.base.number <= around.nodes
-  rule = around.rule if around is not None and outer else ""
-  if rule or ((outer or state is not None) and any(u.op is Ops.HOLE for u in value.toposort())):
-    problem = f"assign: the target is memory outside of the function, {rule or ONE_FOR_EACH}"
+    rules = [o.rule for o in _outsides if state.base.number <= o.nodes]
+  if any(rules) or ((rules or state is not None) and any(u.op is Ops.HOLE for u in value.toposort())):
+    problem = f"assign: the target is memory outside of the function, {next(filter(None, rules), ONE_FOR_EACH)}"
     rows = f"\n    target {describe(target)}\n    value  {describe(value)}"
     fix = "return the value, and assign it outside; or write to a copy: target.clone()"
     raise RuntimeError(f"{problem}{rows}\n  fix: {fix}")
 
 
-def stand_ins(tree: Any) -> tuple[Any, dict[UOp, UOp]]:
-  """The structure with a Tensor beside each of its Tensors, and what each of these stands for. A Tensor that is there
-  twice has one."""
+def twins_of(tree: Any, node: Callable[[UOp], UOp] = lambda u: u) -> Any:
+  """The structure with a Tensor beside each of its Tensors, which a function may assign to. One that is there twice has
+  one."""
   made: dict[int, Any] = {}
-  actual: dict[UOp, UOp] = {}
 
   def leaf(x: Any) -> Any:
     if id(x) not in made:
-      made[id(x)] = x._new(stand_in(x.uop))
-      actual[made[id(x)].uop] = x.uop
+      made[id(x)] = x._new(node(x.uop))
     return made[id(x)]
 
-  return tree_map(leaf, tree), actual
+  return tree_map(leaf, tree)
+
+
+def stand_ins(tree: Any) -> tuple[Any, dict[UOp, UOp]]:
+  """The structure with a Tensor beside each of its Tensors, and what each of these stands for."""
+  actual: dict[UOp, UOp] = {}
+
+  def node(u: UOp) -> UOp:
+    actual[inner := stand_in(u)] = u
+    return inner
+
+  return twins_of(tree, node), actual
 
 
 def replaced(tree: Any, actual: Mapping[UOp, UOp]) -> Any:
