@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tinygrad.helpers import leave_output
+
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 FAREWELL = 8.0  # seconds in which the others tell what they lack when one has ended badly
 NUMBER = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")  # where MPI's starters say which process it is
@@ -252,7 +254,7 @@ def launch(argv: Sequence[str] | None = None) -> int:
       return 128 + int(e.args[0])
     except BrokenPipeError:  # a reader that has seen enough, as `head`
       start.stop()
-      os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter to write
+      leave_output()
       return 128 + signal.SIGPIPE
     if code == 0:
       return 0

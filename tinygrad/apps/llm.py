@@ -46,7 +46,7 @@ from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
 from tinygrad.apps.server.run import bound_socket, check_packages, serve
 from tinygrad.apps.tokenizer import Tokenizer
-from tinygrad.helpers import size_to_str, tqdm, uninterrupted
+from tinygrad.helpers import leave_output, size_to_str, tqdm, uninterrupted
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
 
@@ -239,14 +239,6 @@ def open_streams() -> None:
       setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))
     if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
       stream.reconfigure(errors="surrogateescape" if name == "stdin" else "replace")
-
-
-def leave_output() -> None:
-  """What cannot be written is not tried again when the program ends."""
-  try:
-    sys.stdout.flush()
-  except OSError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def checked_arguments(argv: list[str] | None) -> argparse.Namespace:

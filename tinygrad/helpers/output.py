@@ -6,6 +6,14 @@ import sys
 from collections.abc import Iterator
 
 
+def leave_output() -> None:
+  """What cannot be written is not tried again when the program ends."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
   """A block that prints for a reader who may have seen enough, as `head` has: it ends then, and nothing is said."""
@@ -14,4 +22,4 @@ def while_read() -> Iterator[None]:
     if sys.stdout is not None:  # it may be closed
       sys.stdout.flush()
   except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left for the interpreter to write
+    leave_output()
