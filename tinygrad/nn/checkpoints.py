@@ -76,7 +76,7 @@ class Checkpoints:
     self.error: BaseException | None = None
     if process_index() == 0:
       self.folder.mkdir(parents=True, exist_ok=True)
-      for left in [path for path in self.folder.iterdir() if LEFT.fullmatch(path.name)]:
+      for left in self._left():
         if left.suffix == ".before" and not (whole := self.folder / left.stem[1:]).exists():
           os.replace(left, whole)  # the run ended between two renamings
         else:
@@ -87,6 +87,9 @@ class Checkpoints:
   def steps(self) -> list[int]:
     """Those that are whole, in order."""
     return sorted(int(path.parent.name) for path in self.folder.glob(f"[0-9]*/{INDEX}") if path.parent.name.isdecimal())
+
+  def _left(self) -> list[Path]:
+    return [path for path in self.folder.iterdir() if LEFT.fullmatch(path.name)]
 
   # ---- writing
 
@@ -164,7 +167,7 @@ class Checkpoints:
     _to_disk(self.folder)
     for old in self.steps()[: -self.keep]:
       os.replace(self.folder / str(old), self.folder / f".{old}.old")
-    for left in [path for path in self.folder.iterdir() if LEFT.fullmatch(path.name)]:
+    for left in self._left():
       shutil.rmtree(left)
 
   # ---- reading

@@ -224,9 +224,9 @@ class GivenSteps:
 
   def check(self) -> None:
     """Raises: IllegalStep where there are steps for a nest that the kernel, now that it is made, does not have."""
-    for label in self.steps.keys() - self.seen:
+    if missing := sorted(self.steps.keys() - self.seen):
       fix = f"one of {', '.join(dict.fromkeys(self.seen))}"
-      raise primitives.IllegalStep(f"kernel {self.kernel}: it has no nest {label}", fix)
+      raise primitives.IllegalStep(f"kernel {self.kernel}: it has no nest {', '.join(missing)}", fix)
 
 
 def given(kernel: str, target: Target) -> GivenSteps | None:
