@@ -1,11 +1,8 @@
-"""The public `Tensor`: a value in the graph, how it is made from data, placed, realised, read and differentiated."""
+"""The public `Tensor`: a value in the graph, how it is placed, realised, read and assigned to."""
 
 from __future__ import annotations
 
 import ctypes
-import math
-import pathlib
-import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -27,13 +24,11 @@ from tinygrad.device import (
   constraint,
   device_set,
   refuse,
+  shape_of_blocks,
   show_placement,
 )
 from tinygrad.dtype import (
   DType,
-  _from_torch_dtype,
-  as_const,
-  check_holds,
   dtypes,
   from_numpy_dtype,
   to_dtype,
@@ -46,7 +41,6 @@ from tinygrad.helpers import (
   TRAINING,
   Context,
   GlobalCounters,
-  Holder,
   LazyModule,
   Setting,
   all_int,
@@ -60,14 +54,14 @@ from tinygrad.helpers import (
   uninterrupted,
 )
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
-from tinygrad.mixin.nn import NN
+from tinygrad.mixin.data import node_of
+from tinygrad.mixin.differentiation import Differentiation
 from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.runtime import storage
 from tinygrad.runtime.transfer import copy_blocks, own_parts
-from tinygrad.transforms.ended import check_not_ended, note_written
-from tinygrad.transforms.gradient import compute_gradient, occurrences
+from tinygrad.transforms.ended import note_written
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
@@ -84,13 +78,13 @@ else:
 _to_np_dtype = to_numpy_dtype  # by which programs know it
 
 
-class _Training(type(NN)):  # type: ignore[misc]
+class _Training(type(Differentiation)):  # type: ignore[misc]
   """`Tensor.training` reads and sets the context variable TRAINING."""
 
   training = Setting(TRAINING, bool, int)
 
 
-class Tensor(NN, metaclass=_Training):
+class Tensor(Differentiation, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
   `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound
@@ -104,16 +98,14 @@ class Tensor(NN, metaclass=_Training):
     [[10.0, 20.0], [20.0, 40.0]]
   """
 
-  __slots__ = ("__weakref__", "_holder", "_uop", "grad")
-  _holder: Holder
+  __slots__ = ("__weakref__", "_uop")
   _uop: UOp
-  grad: Tensor | None
 
   def __init__(
     self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None, requires_grad: bool | None = None
   ) -> None:
     d = None if dtype is None else to_dtype(dtype)
-    self.uop = _from_data(data, None if device is None else to_placement(device), d)
+    self.uop = node_of(data, None if device is None else to_placement(device), d)
     # a Tensor or a node is shown as it is; all else becomes memory only when it is realised
     given = type(data) is UOp or (isinstance(data, Tensor) and data.follows)
     u = self._uop
@@ -145,26 +137,6 @@ class Tensor(NN, metaclass=_Training):
     self._uop = u
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
       mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
-
-  @property
-  def is_param(self) -> bool:
-    """Whether `backward` may fill `.grad` here.
-
-    Examples:
-      >>> Tensor([1.0]).is_param, Tensor([1.0], requires_grad=False).is_param
-      (True, False)
-    """
-    return self.requires_grad is not False
-
-  def is_param_(self, is_param: bool = True) -> Self:
-    """`requires_grad_`.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.0]).is_param_(False).is_param
-      False
-    """
-    return self.requires_grad_(is_param)
 
   # ---- what it shows
 
@@ -386,7 +358,7 @@ class Tensor(NN, metaclass=_Training):
     """
     placement = to_placement(placement)
     tensors = [p if isinstance(p, Tensor) else Tensor(p) for p in parts]
-    shape, number = _shape_of_blocks([t.numpy_shape() for t in tensors], placement)
+    shape, number = shape_of_blocks([t.numpy_shape() for t in tensors], placement)
     if len(kinds := dedup(t.dtype for t in tensors)) > 1:
       rule = f"the parts must have one dtype, not {', '.join(d.name for d in kinds)}"
       mismatch("from_shards", rule, [t.uop for t in tensors], f"cast them, e.g. part.cast({kinds[0]!r})", TypeError)
@@ -690,7 +662,7 @@ class Tensor(NN, metaclass=_Training):
       >>> x.assign([1.0, 2.0]).tolist()
       [1.0, 2.0]
     """
-    v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
+    v = x if isinstance(x, Tensor) else self._wrap(node_of(x, None, self.dtype))
     if v.dtype is not self.dtype:
       fix = f"cast the value: x.cast({self.dtype!r})"
       mismatch("assign", "the dtypes must be equal", (self.uop, v.uop), fix, TypeError)
@@ -733,162 +705,6 @@ class Tensor(NN, metaclass=_Training):
           t.uop = substitute(t.uop, {state: after})
           program_order.reenter(t, assigned=True)
 
-  # ---- differentiation
-
-  @staticmethod
-  def train(mode: bool = True) -> Context:
-    """`with Tensor.train(): ...` — dropout drops and batch norm updates its statistics.
-
-    A decorator as well: `@Tensor.train()`. Raises TypeError for a function, which is `@Tensor.train` without its call.
-
-    Examples:
-      >>> with Tensor.train():
-      ...   y = Tensor.ones(1000).dropout(0.5)
-      >>> y.max().item()
-      2.0
-    """
-    if callable(mode):
-      raise TypeError("Tensor.train takes a bool, got a function\n  fix: @Tensor.train()")
-    return Context(TRAINING=int(mode))
-
-  @staticmethod
-  def test(mode: bool = True) -> Context:
-    """`with Tensor.test(): ...` — the opposite of `train`.
-
-    Examples:
-      >>> with Tensor.test():
-      ...   y = Tensor.ones(4).dropout(0.5)
-      >>> y.tolist()
-      [1.0, 1.0, 1.0, 1.0]
-    """
-    return Context(TRAINING=int(not mode))
-
-  @staticmethod
-  def no_grad() -> Context:
-    """`with Tensor.no_grad(): ...` — no gradient flows through what is computed inside.
-
-    Examples:
-      >>> x = Tensor([1.0])
-      >>> with Tensor.no_grad():
-      ...   y = x * 2
-      >>> y.requires_grad
-    """
-    return Context(NO_GRAD=1)
-
-  def _seed_gradient(self, gradient: Tensor | None, name: str) -> UOp:
-    if not dtypes.is_float(self.dtype):
-      mismatch(name, "only floats have gradients", [self.uop], "cast to a float before computing the loss", TypeError)
-    given: Any = gradient
-    if given is not None and not isinstance(given, Tensor):
-      rule = f"the gradient argument is a tensor, not {type(given).__name__}"
-      mismatch(name, rule, [self.uop], f"give Tensor(gradient) of shape {self.shape}", TypeError)
-    if gradient is None:
-      if self.shape != ():
-        fix = "reduce it first, e.g. loss.sum() or loss.mean()"
-        mismatch(name, "without a gradient argument it needs a scalar", [self.uop], fix)
-      return UOp.const(self.dtype, 1.0)
-    if gradient.shape != self.shape:
-      rule = "the gradient must have the tensor's shape"
-      mismatch(name, rule, (self.uop, gradient.uop), "expand or reshape the gradient")
-    return gradient.cast(self.dtype).uop
-
-  def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Self]:
-    """The derivative of this scalar (or of the sum of it times `gradient`) by each target, at the target's placement.
-
-    Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
-    Raises ValueError if this is no scalar and no `gradient` is given, TypeError for targets and gradients that are no
-    tensors, RuntimeError for a target it does not depend on, or only by what was written to memory, and for one with
-    requires_grad that it depends on by way of a tensor that was realized, or by what it was before a write.
-    Shape: `(..), (*target), … -> (*target), …`.
-
-    Examples:
-      >>> x = Tensor([1.0, 2.0])
-      >>> (x**3).sum().gradient(x)[0].tolist()
-      [3.0, 12.0]
-    """
-    if not_tensors := [t for t in targets if not isinstance(t, Tensor)]:
-      rule = f"the targets are tensors, not {type(not_tensors[0]).__name__}"
-      mismatch("gradient", rule, [self.uop], "give them one by one: loss.gradient(*parameters)", TypeError)
-    seed, wanted = self._seed_gradient(gradient, "gradient"), [t.uop for t in targets]
-    check_not_ended("gradient", self.uop, targets, wanted)
-    found = compute_gradient(self.uop, seed, wanted)
-    for i, t in enumerate(targets):
-      if t.uop not in found:
-        if not t.is_floating_point():
-          fix = "cast it to a float, and compute the value from that"
-          mismatch("gradient", f"target {i} is no float", (self.uop, t.uop), fix, RuntimeError)
-        rule, fix = "", "compute the value from this very tensor, and realise it only after differentiating"
-        if any(u.op is Ops.AFTER and t.uop in u.toposort() for u in self.uop.toposort()):
-          rule = " but by what was written to memory (assign, x[..] = value), through which no gradient flows"
-          fix = "write to a tensor without realize or empty, which is a value; or use cat, stack, where"
-        mismatch("gradient", f"the value does not depend on target {i}{rule}", (self.uop, t.uop), fix, RuntimeError)
-    return [self._wrap(found[t.uop]) for t in targets]
-
-  def backward(self, gradient: Tensor | None = None) -> Self:
-    """Adds the derivative of this scalar to `.grad` of the float tensors that it depends on, in its memory if it has
-    some.
-
-    Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
-    False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
-    tensor, or on one with requires_grad=True by way of a tensor that was realized since, or by what that was before a
-    write.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> x = Tensor([3.0])
-      >>> loss = (x * x).sum().backward()
-      >>> x.grad.tolist()
-      [6.0]
-    """
-    seed = self._seed_gradient(gradient, "backward")
-    live = [t for t in program_order.live() if t.is_param and t.is_floating_point()]
-    graph = occurrences(self.uop.toposort(), [t.uop for t in live])
-    reached = [t for t in live if t.uop in graph]
-    chosen = [t for t in reached if t.requires_grad] or reached
-    # a value that is memory because what it reads was written to is no leaf: nobody has realized it
-    leaves = [t.uop for t in chosen if t.requires_grad and (t.follows or t.uop.op is not Ops.BUFFER)]
-    check_not_ended("backward", self.uop, None, [u for leaf in leaves for u in graph[leaf]])
-    found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
-    if not any(t.uop in found and t.uop is not self.uop for t in chosen):
-      fix = "call backward on the loss itself, before it is realised, and check requires_grad"
-      mismatch("backward", "the tensor depends on no tensor that takes a gradient", [self.uop], fix, RuntimeError)
-    for t in chosen:
-      if (g := found.get(t.uop)) is not None:
-        t._add_gradient(self._wrap(g))
-    return self
-
-  def _add_gradient(self, g: Tensor) -> None:
-    """Into the memory of `.grad`, if it has some; either way as an assignment, which a captured step does each time."""
-    if self.grad is not None and self.grad.follows:
-      self.grad.assign(self.grad.add(g).cast(self.grad.dtype))
-      return
-    self.grad = g if self.grad is None else self.grad.add(g)
-    program_order.reenter(self.grad, assigned=True)
-
-
-def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
-  """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the
-  default one."""
-  if isinstance(data, Tensor):
-    data = data.uop if dtype is None else data.cast(dtype).uop
-  if isinstance(data, UOp):
-    u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
-    return u if device is None or u.device == device else u.copy_to_device(device)
-  if isinstance(data, (bool, int, float)):
-    d = dtype or dtypes.from_py(data)
-    check_holds(d, data)
-    u = UOp.const(d, data, unique=True)
-    return u if device is None else u.copy_to_device(device)
-  if data is None:
-    return UOp.buffer((0,), dtype or dtypes.default_float, Device.DEFAULT if device is None else device)
-  if isinstance(data, pathlib.Path):
-    u = storage.open_file(data, dtype or dtypes.uint8)
-    return u if device is None else storage.read(u).copy_to_device(device)
-  array = _to_array(data, None if getattr(data, "shape", None) == () else dtype)
-  if array.ndim == 0:  # a number of numpy's, which holds what Python's does
-    return _from_data(array.item(), device, dtype or from_numpy_dtype(array.dtype))
-  return UOp.from_numpy(array).copy_to_device(Device.DEFAULT if device is None else device)
-
 
 def _share(array: Any, device: str) -> UOp | None:
   """A buffer over an array's memory; None where the device cannot use it."""
@@ -903,112 +719,9 @@ def _restore(array: Any, dtype: DType, device: Placement, requires_grad: bool | 
   return t
 
 
-def _array_of_torch(tensor: Any) -> Any:
-  """The values of a tensor of PyTorch as a numpy array, those of types that numpy lacks by their bits."""
-  kind, values = _from_torch_dtype(tensor.dtype), tensor.detach().cpu()
-  if kind.fmt is not None:
-    return values.numpy()
-  word = sys.modules["torch"].uint8 if kind.itemsize == 1 else sys.modules["torch"].int16
-  return values.contiguous().view(word).numpy().view(to_numpy_dtype(kind))
-
-
-def _to_array(data: Any, dtype: DType | None) -> Any:
-  if isinstance(data, (bytes, bytearray, memoryview)):
-    array = numpy.frombuffer(data, numpy.uint8).copy()
-  elif isinstance(data, (list, tuple)):
-    array = _array_of_list(data, dtype)
-  elif hasattr(data, "__array__"):
-    torch = sys.modules.get("torch")
-    is_torch = torch is not None and isinstance(data, torch.Tensor)
-    array = _array_of_torch(data) if is_torch else numpy.asarray(data)
-    from_numpy_dtype(array.dtype)  # raises for what is not supported
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-  else:
-    fix = "give numbers, nested lists, bytes, a path or an array"
-    raise TypeError(f"cannot make a Tensor of {type(data).__name__}\n  fix: {fix}")
-  return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
-
-
-def _array_of_ints(objects: Any, kind: DType) -> Any:
-  """An array of Python's integers, which numpy would take for floats or objects."""
-  for x in objects.flat:
-    check_holds(kind, x)
-  values = [as_const(int(x), kind) for x in objects.flat]
-  return numpy.array(values, to_numpy_dtype(kind)).reshape(objects.shape)
-
-
-def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
-  if any(isinstance(x, Tensor) for x in data):
-    fix = "join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
-    raise TypeError(f"a list of tensors is no data\n  fix: {fix}")
-  try:
-    wide = numpy.asarray(data)
-  except ValueError as e:
-    fix = "give every row the same number of elements"
-    raise ValueError(f"the nested lists have different lengths: {data!r}\n  fix: {fix}") from e
-  if wide.dtype.kind in "OSU" or (wide.dtype == float and (abs(wide) >= 2.0**63).any()):
-    objects = numpy.asarray(data, dtype=object)
-    if all(isinstance(x, (int, numpy.integer)) for x in objects.flat):  # beyond int64, not all of them beyond it
-      return _array_of_ints(objects, dtype or dtypes.from_py(objects.tolist()))
-  kind = dtype or dtypes.from_py(data if wide.dtype.kind in "OSU" else wide.tolist())  # numpy's numbers as Python's
-  if wide.dtype == object:
-    fix = "leave out what is none, and give a whole number that is so large as a float"
-    raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}\n  fix: {fix}")
-  if dtypes.is_int(kind):
-    whole = numpy.trunc(wide) if wide.dtype.kind == "f" else wide
-    for bad in wide[~((whole >= dtypes.min(kind)) & (whole < int(dtypes.max(kind)) + 1))].tolist():
-      if isinstance(bad, float) and not math.isfinite(bad):
-        raise ValueError(f"{bad} is no {kind.name}\n  fix: a finite number, or a float type")
-      check_holds(kind, bad)
-  if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
-    with numpy.errstate(invalid="ignore", over="ignore"):  # as a cast on a device
-      return wide.astype(to_numpy_dtype(kind))
-  return wide.astype(numpy.uint64 if wide.dtype.kind == "u" else numpy.int64).astype(to_numpy_dtype(kind))
-
-
 def _source(u: UOp) -> UOp:
   """What to copy from: host data itself rather than its pending copy to another device."""
   return u.src[0] if u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == HOST_DEVICE else u
-
-
-def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:
-  """(the shape that `shapes` are the blocks of, which of them each device holds). Raises ShardError."""
-  if isinstance(placement, str):
-    if len(shapes) != 1:
-      refuse(f"from_shards: {placement} is one device, and {len(shapes)} parts are given", "parts[:1]  # give one")
-    return shapes[0], [0]
-  if placement.partial:
-    refuse(f"from_shards: {show_placement(placement)}", "placement.reduced  # reduce the parts, and give this")
-  if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
-    refuse(f"from_shards: the parts have shapes {list(shapes)}", "give parts of equal rank")
-  n, rank = len(placement), len(shapes[0])
-  check_fits(placement, (0,) * rank)
-  where = [tuple(placement.block(i, d) for i in range(rank)) for d in range(n)]
-  distinct = dedup(where)
-  if len(shapes) not in (n, len(distinct)):
-    count = f"{n} (one for each device)" + ("" if len(distinct) == n else f" or {len(distinct)} (one for each block)")
-    rule = f"{show_placement(placement)} needs {count} parts, got {len(shapes)}"
-    refuse(f"from_shards: {rule}", _joined(shapes, placement) or "give those")
-  number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
-  # along each dim the blocks at block 0 of the others
-  along = [{w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])} for i in range(rank)]
-  shape = tuple(sum(lengths.values()) for lengths in along)
-  for d, k in enumerate(number):
-    want = tuple(hi - lo for lo, hi in placement.box(d, shape))
-    if shapes[k] != want:
-      rule = f"on {show_placement(placement)} device {placement.devices[d]} holds {list(want)} of {list(shape)}"
-      fix = "cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
-      refuse(f"from_shards: part {k} has shape {list(shapes[k])}, and {rule}", _joined(shapes, placement) or fix)
-  return shape, number
-
-
-def _joined(shapes: Sequence[tuple[int, ...]], placement: Sharding) -> str:
-  """Code that makes a tensor of parts of any number and lengths along the one cut dim, and places that; "" if they fit
-  along no such dim."""
-  cut = [i for i, dim in enumerate(placement.dims) if dim]
-  if len(cut) != 1 or len({s[: cut[0]] + s[cut[0] + 1 :] for s in shapes}) > 1:
-    return ""
-  return f"Tensor.cat(*map(Tensor, parts), dim={cut[0]}).shard(placement)"
 
 
 def _without_detach(view: UOp) -> UOp:

@@ -11,7 +11,7 @@ from tinygrad.device.backend import (
   Rendered,
   Target,
 )
-from tinygrad.device.block import Box, around, box_of, meet, peer_copies
+from tinygrad.device.block import Box, around, box_of, meet, peer_copies, shape_of_blocks
 from tinygrad.device.buffer import Buffer, pass_away
 from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse

@@ -1,4 +1,5 @@
-"""Blocks: the box of a value that a device's memory holds, what two of them share, and how devices copy that."""
+"""Blocks: the box of a value that a device's memory holds, what two of them share, how devices copy that, and of what
+value given blocks are."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from tinygrad.device.backend import PeerCopy
 from tinygrad.device.buffer import Buffer
+from tinygrad.device.errors import refuse
 from tinygrad.device.registry import Device
-from tinygrad.device.sharding import Placement
-from tinygrad.helpers import prod
+from tinygrad.device.sharding import Placement, Sharding, check_fits, show_placement
+from tinygrad.helpers import dedup, prod
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 MOST_COPIES = 256  # that devices make in the place of the host
@@ -70,3 +72,43 @@ def peer_copies(ins: dict[Box, tuple[Buffer, int]], outs: Sequence[tuple[Box, Bu
       if len(found) > MOST_COPIES:
         return []
   return found
+
+
+def shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:
+  """(the shape that `shapes` are the blocks of, which of them each device holds). Raises ShardError."""
+  if isinstance(placement, str):
+    if len(shapes) != 1:
+      refuse(f"from_shards: {placement} is one device, and {len(shapes)} parts are given", "parts[:1]  # give one")
+    return shapes[0], [0]
+  if placement.partial:
+    refuse(f"from_shards: {show_placement(placement)}", "placement.reduced  # reduce the parts, and give this")
+  if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
+    refuse(f"from_shards: the parts have shapes {list(shapes)}", "give parts of equal rank")
+  n, rank = len(placement), len(shapes[0])
+  check_fits(placement, (0,) * rank)
+  where = [tuple(placement.block(i, d) for i in range(rank)) for d in range(n)]
+  distinct = dedup(where)
+  if len(shapes) not in (n, len(distinct)):
+    count = f"{n} (one for each device)" + ("" if len(distinct) == n else f" or {len(distinct)} (one for each block)")
+    rule = f"{show_placement(placement)} needs {count} parts, got {len(shapes)}"
+    refuse(f"from_shards: {rule}", _joined(shapes, placement) or "give those")
+  number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
+  # along each dim the blocks at block 0 of the others
+  along = [{w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])} for i in range(rank)]
+  shape = tuple(sum(lengths.values()) for lengths in along)
+  for d, k in enumerate(number):
+    want = tuple(hi - lo for lo, hi in placement.box(d, shape))
+    if shapes[k] != want:
+      rule = f"on {show_placement(placement)} device {placement.devices[d]} holds {list(want)} of {list(shape)}"
+      fix = "cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
+      refuse(f"from_shards: part {k} has shape {list(shapes[k])}, and {rule}", _joined(shapes, placement) or fix)
+  return shape, number
+
+
+def _joined(shapes: Sequence[tuple[int, ...]], placement: Sharding) -> str:
+  """Code that makes a tensor of parts of any number and lengths along the one cut dim, and places that; "" if they fit
+  along no such dim."""
+  cut = [i for i, dim in enumerate(placement.dims) if dim]
+  if len(cut) != 1 or len({s[: cut[0]] + s[cut[0] + 1 :] for s in shapes}) > 1:
+    return ""
+  return f"Tensor.cat(*map(Tensor, parts), dim={cut[0]}).shard(placement)"
