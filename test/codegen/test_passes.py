@@ -8,10 +8,11 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
 from tinygrad.codegen import loop_clipping
-from tinygrad.codegen.heuristics.cpu import CHUNK, schedule_cpu
+from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
 from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
+from tinygrad.codegen.primitives.split import CHUNK
 from tinygrad.codegen.row_blocks import all_rows, block_rows, parts_of, shared_rows
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out

@@ -25,6 +25,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import row_of_eight
 from tinygrad.numerics.lanes import running
+from tinygrad.numerics.own_memory import is_own
 from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, of_products, rests
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
@@ -162,12 +163,15 @@ class Linearizer:
     self.folds = before
 
   def read_first(self, stores: Sequence[UOp], tile: Sequence[Env]) -> None:
-    """When lanes have met they go on apart: of the memory that one of them writes, all have read what they need."""
+    """When lanes have met they go on apart: of the memory that one of them writes, all have read what they need. That
+    they meet by registers orders nothing that they do in memory, so there is a barrier between."""
     if any(r.arg[1] in THREADS for ranges in self.folds for r in ranges):
-      for s, env in itertools.product(stores, tile):
-        for u in self.values.value_order(s.src[1]):
-          if u.op is Ops.LOAD and u.src[0].src[0] is s.src[0].src[0]:
-            self.values.value(u, env)
+      written = [(s, u) for s in stores for u in self.values.value_order(s.src[1]) if u.op is Ops.LOAD]
+      read = [u for s, u in written if u.src[0].src[0] is s.src[0].src[0]]
+      for u, env in itertools.product(read, tile):
+        self.values.value(u, env)
+      if not all(is_own(u.src[0].src[0]) for u in read):
+        self.barrier()
 
   def fill(self, after: UOp) -> None:
     """Emits what an AFTER waits for, in the outermost loop that knows it, if it is not known."""

@@ -5,14 +5,22 @@ Loops have names: `i0`, `i1`, … the parallel ones, `k0`, … those of reductio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
+from tinygrad.codegen.primitives.stage import (
+  Limits,
+  Panel,
+  Scheduled,
+  Stores,
+  accumulate,
+  bytes_of_sums,
+  stage_panels,
+)
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
@@ -24,7 +32,6 @@ from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
 
-Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left to do (`clip_loops`)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 
 
@@ -160,6 +167,7 @@ class NestSchedule:
     if tail == "overlap" and (n < size or (n % size > 0 and (rereads(self.kernel.src) or r.arg[1] is AxisKind.REDUCE))):
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
+    self.check_chunks(name, r, split.CHUNK % size == 0)
     self.versions[r], parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
@@ -176,7 +184,14 @@ class NestSchedule:
   def mark(self, step: str, name: str, kind: AxisKind) -> None:
     self.note(step, name)
     r = self.loop(name)
+    self.check_chunks(name, r, False)
     self.versions[r], self.names[name] = split.mark(r, kind)
+
+  def check_chunks(self, name: str, r: UOp, ends: bool) -> None:
+    """A loop that may end early has to: what lies beyond in memory that others fill is nothing."""
+    if r in self.limited and not ends:
+      rule = f"loop {name} ends after a multiple of {split.CHUNK} iterations, where the rest leaves nothing to do"
+      raise IllegalStep(rule, f"split it first, by a power of two up to {split.CHUNK}")
 
   def reorder(self, *names: str) -> None:
     """Loops nested in this order, wherever several of them are nested; the others keep their places. Parallel loops may
@@ -304,10 +319,11 @@ class NestSchedule:
     r, loops, offset = self.loop(name), [*map(self.loop, dims)], self.taken
     if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
+    self.check_chunks(name, r, size % split.CHUNK == 0 or split.CHUNK % size == 0)
     f = next(f for f in folds_of(self.kernel.src) if r in f.src[1:])
     self.taken += bytes_of_sums(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
-    self.kernel = accumulate(self.kernel, f, r, size, loops, offset, self.room.ids, how)
+    self.kernel = accumulate(self.kernel, f, r, size, self.limited.get(r), loops, offset, self.room.ids, how)
     self.blocked, self.operands = True, []
     self.names = {n: x for n, x in self.names.items() if x in self.parallel}
     self.name_reductions()
@@ -317,7 +333,7 @@ class NestSchedule:
     self.settle()
     made: dict[UOp, UOp] = {}
     for f in folds_of(self.kernel.src):
-      if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
+      if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(map(self.is_fixed, f.src[1:])):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
         if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
           own = {r: self.room.ids.loop(r.src[0], AxisKind.UPCAST) for r in f.src[1:]}
@@ -326,13 +342,17 @@ class NestSchedule:
       self.note("write_out")
       self.kernel = rebuild(self.kernel, on_sources, made)
 
+  def is_fixed(self, r: UOp) -> bool:
+    """Whether a loop of a reduction is to stay one: its iterations are registers' already, or it may end early."""
+    return r.arg[1] in IN_REGISTERS or r in self.limited
+
   # ---- what is done with nests
 
   def scheduled(self, label: str, taken: int, blocked: bool = False, fill: Fill | None = None) -> Scheduled:
     """How a nest is computed that this one makes, beside memory that is taken."""
 
-    def stores_of(stores: Stores) -> Stores:
-      nest = NestSchedule(label, stores, (), {}, self.room, taken)
+    def stores_of(stores: Stores, limits: Limits) -> Stores:
+      nest = NestSchedule(label, stores, (), limits, self.room, taken)
       nest.blocked, nest.grid, nest.fill = blocked, dict(self.grid), fill
       return nest.scheduled_stores()
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from tinygrad.codegen.analysis.accesses import iteration_of, size
-from tinygrad.codegen.heuristics.cpu import CHUNK
-from tinygrad.codegen.primitives.split import split_loop
+from tinygrad.codegen.primitives.split import CHUNK, split_loop
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target

@@ -28,9 +28,10 @@ from tinygrad.codegen.analysis.accesses import (
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
+from tinygrad.codegen.primitives.split import CHUNK
 from tinygrad.codegen.primitives.stage import LINE, bytes_of_sums
 from tinygrad.device import Target
-from tinygrad.helpers import NOOPT, ceildiv, efficiency, prod, round_up
+from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
 
 ACCUMULATORS = 8  # that hide the latency of an addition
@@ -50,7 +51,6 @@ FAR_BLOCKS = 512  # of such steps, at most: their sums are added one after the o
 FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
 BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
 V_FIRST = 2  # times the lines of its panels that others may read, at most, where the loop of the vectors is the first
-CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
 
 Ranges = tuple[UOp, ...]
 
@@ -67,7 +67,7 @@ class Tile:
     return self.copies * self.lanes
 
   def part_of_chunk(self) -> Tile:
-    return Tile(min(1 << (self.copies.bit_length() - 1), CHUNK // self.lanes), self.lanes)
+    return Tile(min(power_of_two(self.copies), CHUNK // self.lanes), self.lanes)
 
 
 Tiles = dict[UOp, Tile]
@@ -116,8 +116,9 @@ def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
     main = nest.a.main
     assert main is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
-    dims = sorted(dims_of_sums(main), key=lambda r: r is v)
-    nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
+    dims, r, length = sorted(dims_of_sums(main), key=lambda r: r is v), main.over[0], plan.block
+    length = length // CHUNK * CHUNK or power_of_two(length) if r in nest.limited else length
+    nest.accumulate(nest.name_of(r), length, *map(nest.name_of, dims))
     plan = plan_nest(nest)
   realise(nest, plan)
 

@@ -14,6 +14,8 @@ from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 
+CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
+
 
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
   """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes."""

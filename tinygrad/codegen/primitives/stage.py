@@ -3,11 +3,12 @@ sums so far are in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.split import trips
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
@@ -20,7 +21,8 @@ from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 LINE = 64  # bytes, of which panels in memory are multiples
 Stores = tuple[UOp, ...]
-Scheduled = Callable[[Stores], Stores]  # how stores of their own loops are computed
+Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left to do (`clip_loops`)
+Scheduled = Callable[[Stores, Limits], Stores]  # how stores of their own loops are computed
 
 
 def own_loops(loops: Sequence[UOp], ids: LoopIds) -> dict[UOp, UOp]:
@@ -90,7 +92,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
       at = affine(at, {}).plus(Affine(0, {turn: 1}), p.nbytes // p.operand.dtype.itemsize).uop()
     where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, at))
     there, value = (substitute_free(x, own) for x in (where, p.operand))
-    effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
+    effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),), {})
     memories.append(where)
   ahead = max(min(p.stages - p.reading for p in panels), 0)
   for p, where in zip(panels, memories):
@@ -105,11 +107,20 @@ def bytes_of_sums(f: UOp, dims: Sequence[UOp]) -> int:
 
 
 def accumulate(
-  kernel: UOp, f: UOp, r: UOp, length: int, dims: Sequence[UOp], offset: int, ids: LoopIds, how: Sequence[Scheduled]
+  kernel: UOp,
+  f: UOp,
+  r: UOp,
+  length: int,
+  limit: UOp | None,
+  dims: Sequence[UOp],
+  offset: int,
+  ids: LoopIds,
+  how: Sequence[Scheduled],
 ) -> UOp:
   """The reduction `f` in blocks of `length` iterations of its loop r, which is taken out of all that f depends on: in
   it a block adds to what there is in memory, `offset` bytes from its start, by the loops `dims` on which f depends, the
-  outermost first. `how`: how it is begun, what a block adds, and the rest."""
+  outermost first. `limit`: from which iteration of r on nothing is left to do. `how`: how it is begun, what a block
+  adds, and the rest."""
   dtype, careful = f.dtype, carries_rest(f)
   place = iteration_of(dims).uop()
   zero = UOp.const(dtype, 0)
@@ -125,12 +136,13 @@ def accumulate(
     return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
 
   own = own_loops(dims, ids)
-  effects = [*how[0](stores([neutral(f), zero][: 1 + careful], own))]
+  effects = [*how[0](stores([neutral(f), zero][: 1 + careful], own), {})]
   whole, rest = divmod(size(r), length)
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, block = own_loops(dims, ids), ids.loop(index(count), AxisKind.REDUCE) if count > 1 else None
+    own, blocks = own_loops(dims, ids), trips(limit, index(count), index(0), n)
+    block = ids.loop(blocks, AxisKind.REDUCE) if count > 1 else None
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
     at = Affine(base, {inner[r]: 1} if block is None else {inner[r]: 1, block: n}).uop()
     part = substitute_free(f.src[0], {**inner, r: at, **own})
@@ -141,7 +153,9 @@ def accumulate(
       values = fast_two_sum(old[0], UOp.new(Ops.ADD, dtype, (part, old[1])), zero, UOp.new)
     else:
       values = (UOp.new(f.arg, dtype, (old[0], part)),)
-    effects += scheduled(stores(values, own, *(() if block is None else (block,))))
+    before = Affine(-base, {} if block is None else {block: -n})
+    left = {} if limit is None else {inner[r]: affine(limit, {}).plus(before).uop()}
+    effects += scheduled(stores(values, own, *(() if block is None else (block,))), left)
   filled = [w.replace(src=(UOp.new(Ops.AFTER, dtype, (w.src[0], *effects)), w.src[1])) for w in places({})]
   reads = [UOp.new(Ops.LOAD, dtype, (w,)) for w in filled]
   total = reads[0] if len(reads) == 1 else UOp.new(Ops.ADD, dtype, tuple(reads))
