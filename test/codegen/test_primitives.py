@@ -21,7 +21,7 @@ from test_kernels import matmul
 from test_passes import X, masked_rows
 from test_random_kernels import Case
 
-from tinygrad.codegen import lower_kernel, nests
+from tinygrad.codegen import lower_kernel, nests, row_blocks
 from tinygrad.codegen.analysis.accesses import rereads
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
@@ -229,10 +229,16 @@ class Drawn:
 
   def split(self, nest: NestSchedule) -> None:
     if names := [n for n in self.loops(nest) if n.count(".") < 3]:
-      name, size = self.rng.choice(names), self.rng.choice((1, 2, 3, 4, 5, 7, 8, 16, 17))
+      name = self.rng.choice(names)
+      size = self.size(nest, nest.names[name], (1, 2, 3, 4, 5, 7, 8, 16, 17))
       n, kind = nest.names[name].src[0], nest.names[name].arg[1]
       overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not rereads(nest.kernel.src)
       nest.split(name, size, self.rng.choice(("peel", "mask", "clamp", *["overlap"] * overlap)))
+
+  def size(self, nest: NestSchedule, r: UOp, sizes: Sequence[int], *more: int) -> int:
+    """Of a block: where the loop may end early, one of which its chunks are multiples, or one of `more`."""
+    early = [*(n for n in sizes if split.CHUNK % n == 0), *more]
+    return self.rng.choice(early if r in nest.limited else sizes)
 
   def reorder(self, nest: NestSchedule) -> None:
     for kind in ("i", "k"):
@@ -259,7 +265,8 @@ class Drawn:
       dims = [r for r in nest.parallel if r in f.toposort()]
       if f not in inner and all(r.src[0].op is Ops.CONST for r in (*dims, *f.src[1:])):
         name = nest.name_of(f.src[1])
-        nest.accumulate(name, self.rng.choice((1, 2, 3, 5, 16)), *map(nest.name_of, dims))
+        length = self.size(nest, f.src[1], (1, 2, 3, 5, 16), split.CHUNK, 2 * split.CHUNK)
+        nest.accumulate(name, length, *map(nest.name_of, dims))
         return
 
   def marks(self, nest: NestSchedule) -> None:
@@ -267,7 +274,7 @@ class Drawn:
     vector, copies = self.rng.random() < 0.6, 1
     for name in self.rng.sample(names := self.loops(nest), len(names)):
       r = nest.names[name]
-      if any(f"{name}.".startswith(f"{x}.") for x in self.loops_of_fills.get(nest.label, ())):
+      if r in nest.limited or any(f"{name}.".startswith(f"{x}.") for x in self.loops_of_fills.get(nest.label, ())):
         continue
       if r.src[0].op is not Ops.CONST or not 0 < (n := r.src[0].arg) <= 16 or self.rng.random() < 0.3:
         continue
@@ -376,14 +383,45 @@ def test_what_a_heuristic_has_noted_gives_the_same_code_again(block):
   assert lower_kernel(ast, CPU, 1, again(kept)) == linear
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_stores_that_share_rows_are_scheduled_each_for_itself(seed):
-  """Rows whose loops end early, in blocks; memory of a row is read by the store after."""
+def rows_in_chunks(patch: pytest.MonkeyPatch, seed: int, chunk: int) -> None:
+  """Rows whose loops end early, in blocks; memory of a row is read by the store after, as far as it has been filled."""
+  for module in (split, row_blocks):
+    patch.setattr(module, "CHUNK", chunk)
   ast, _ = masked_rows(13)
-  x = X
-  want = np.tril(np.ones((13, 13))) * x[:13, :13]
-  got = Machine(scheduled(ast, Drawn(seed), replace(CPU, cache=1 << 12)), [x], {}).out
+  want = np.tril(np.ones((13, 13))) * X[:13, :13]
+  got = Machine(scheduled(ast, Drawn(seed), replace(CPU, cache=1 << 12)), [X], {}).out
   close(got, want.sum(1).astype(np.float32))
+
+
+@pytest.mark.parametrize("chunk", [64, 4, 1])
+@pytest.mark.parametrize("seed", range(20))
+def test_stores_that_share_rows_are_scheduled_each_for_itself(seed, chunk, monkeypatch):
+  rows_in_chunks(monkeypatch, seed, chunk)
+
+
+def sums_without_an_end(patch: pytest.MonkeyPatch) -> None:
+  """Blocks of a reduction go on to where it would end if nothing were idle."""
+  in_blocks = stage.accumulate
+  patch.setattr(nests, "accumulate", lambda *a: in_blocks(*a[:4], None, *a[5:]))
+
+
+def chains_without_an_end(patch: pytest.MonkeyPatch) -> None:
+  """Short reductions are written out, whether or not they end early."""
+  patch.setattr(NestSchedule, "is_fixed", lambda self, r: r.arg[1] in rebind.IN_REGISTERS)
+
+
+def blocks_of_any_size(patch: pytest.MonkeyPatch) -> None:
+  """A block may go beyond the chunk in which its loop ends."""
+  patch.setattr(NestSchedule, "check_chunks", lambda *_: None)
+  patch.setattr(Drawn, "size", lambda self, nest, r, sizes, *more: self.rng.choice(sizes))
+
+
+@pytest.mark.parametrize("mutant", [sums_without_an_end, chains_without_an_end, blocks_of_any_size])
+def test_what_goes_on_beyond_an_end_is_seen(mutant, monkeypatch):
+  mutant(monkeypatch)
+  with pytest.raises(AssertionError):
+    for seed in range(20):
+      rows_in_chunks(monkeypatch, seed, 4)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -595,7 +633,7 @@ def test_what_is_not_legal_is_refused(name):
 def test_memory_that_is_to_span_a_loop_of_no_fixed_length_is_refused():
   nest = nest_of(VARIABLE)
   (operand,) = nest.operands[0]
-  panel = stage.Panel(operand, (nest.loop("k0"),), (), 0, 0, lambda stores: stores)
+  panel = stage.Panel(operand, (nest.loop("k0"),), (), 0, 0, lambda stores, limits: stores)
   with pytest.raises(IllegalStep, match=r"memory has a fixed size, and a loop .* has none\n  fix: split that loop"):
     stage.stage_panels(nest.kernel, [panel], LoopIds(VARIABLE))
 

@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.products import carries_rest, fast_two_sum
 from tinygrad.ops.reduce import neutral
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
@@ -141,7 +141,7 @@ def accumulate(
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, blocks = own_loops(dims, ids), trips(limit, index(count), index(0), n)
+    own, blocks = own_loops(dims, ids), simplify(trips(limit, index(count), index(0), n))
     block = ids.loop(blocks, AxisKind.REDUCE) if count > 1 else None
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
     at = Affine(base, {inner[r]: 1} if block is None else {inner[r]: 1, block: n}).uop()
