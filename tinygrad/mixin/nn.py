@@ -287,6 +287,7 @@ class NN(Linalg):
     empty = self.full((flat[0], prod(size)), 0, self.dtype)
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
+  @in_float32
   def avg_pool2d(
     self,
     kernel_size: Ints = (2, 2),
@@ -340,7 +341,7 @@ class NN(Linalg):
       if mode != "linear" and old and new % old == 0 and new // old <= REPEATED:
         x = x.repeat_interleave(new // old, dim)
         continue
-      place = self.arange(new).float()
+      place = self.arange(new).cast(x.dtype if mode == "linear" and x.dtype is dtypes.float64 else dtypes.float32)
       if mode != "linear":
         place = place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor()
         x = (x if x is self else x.contiguous())._along(dim, place)  # in its own order, not with the picked dim first
@@ -450,8 +451,11 @@ class NN(Linalg):
   def _do_reduction(self, reduction: Reduction, weight: Self | None = None) -> Self:
     """The loss of each element as one; the mean over what `weight` counts."""
     check_choice("loss", "reduction", reduction, "mean", "sum", "none")
+    if reduction == "mean" and weight is not None:
+      wide = least_upper_dtype(self.dtype, dtypes.float32)  # the sum of many losses may be none of a half
+      return self.sum(dtype=wide).div(weight.sum(dtype=wide if weight.is_floating_point() else None)).cast(self.dtype)
     if reduction == "mean":
-      return self.mean() if weight is None else self.sum().div(weight.sum())
+      return self.mean()
     return self.sum() if reduction == "sum" else self._value()
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
@@ -567,7 +571,11 @@ class NN(Linalg):
       rule = "needs log probabilities (b, classes, *dims) and class numbers (b, *dims)"
       mismatch("nll_loss", rule, (self.uop, Y.uop), "unsqueeze(0) both for a batch of one")
     self._check_labels("nll_loss", Y, 1, ignore_index)
-    scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
+    loss, scale = self._of_class(Y, 1).neg(), None
+    if weight is not None:
+      scale = weight[Y]
+      loss = loss.mul(scale)
     if ignore_index is not None:
-      scale = Y.ne(ignore_index).where(scale, 0)
-    return self._of_class(Y, 1).neg().mul(scale)._do_reduction(reduction, scale)
+      counted = Y.ne(ignore_index)
+      loss, scale = counted.where(loss, 0), counted if scale is None else counted.where(scale, 0)
+    return loss._do_reduction(reduction, scale)

@@ -293,6 +293,7 @@ class BatchNorm:
   """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
 
   While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
+  `momentum`: the part of the new ones; None: running ones are the mean over all batches so far, as in PyTorch.
   Shape: `(b, sz, *dims) -> (b, sz, *dims)`.
 
   Examples:
@@ -302,7 +303,12 @@ class BatchNorm:
   """
 
   def __init__(
-    self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
+    self,
+    sz: int,
+    eps: float = 1e-5,
+    affine: bool = True,
+    track_running_stats: bool = True,
+    momentum: float | None = 0.1,
   ) -> None:
     self.sz, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
     self.weight, self.bias = _weight_and_bias((sz,), affine)
@@ -333,9 +339,10 @@ class BatchNorm:
     if self.track_running_stats and TRAINING.value:
       n = x.numel() // x.shape[1]
       unbiased = var.detach() * (n / max(1, n - 1))
-      for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
-        running.assign((1 - self.momentum) * running + self.momentum * new.cast(running.dtype))
       self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+      part = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked
+      for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
+        running.assign(((1 - part) * running + part * new.cast(running.dtype)).cast(running.dtype))
     if x.is_floating_point() and (TRAINING.value or not self.track_running_stats):
       mean, scale = mean.cast(x.dtype), scale.cast(x.dtype)
     return x.batchnorm(self.weight, self.bias, mean, scale)
