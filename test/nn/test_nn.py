@@ -306,6 +306,43 @@ def test_the_mean_of_many_losses_of_halves():
   close(logits.log_softmax().nll_loss(labels, Tensor([1.0, 2.0]).half()), want, 1e-3)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_with_weights_of_classes(smoothing, reduction):
+  """By PyTorch's definition: the label as a distribution, and classes scaled in it."""
+  x, w, labels = normal(2, 4, 3, 2), np.array([1.0, 2.0, 0.5], np.float32), np.array([[0, 1], [2, 2], [1, 0], [0, 2]])
+  target = (1 - smoothing) * np.moveaxis(np.eye(3)[labels], -1, 1) + smoothing / 3
+  losses = -(target * w.reshape(3, 1) * log_softmax(x, 1)).sum(1)
+
+  def reduced(losses, scale):
+    return losses if reduction == "none" else losses.sum() / (scale.sum() if reduction == "mean" else 1)
+
+  how = {"reduction": reduction, "label_smoothing": smoothing, "weight": Tensor(w)}
+  close(Tensor(x).cross_entropy(Tensor(labels), **how), reduced(losses, w[labels]))
+  counted = labels != 2
+  close(Tensor(x).cross_entropy(Tensor(labels), ignore_index=2, **how), reduced(losses * counted, w[labels] * counted))
+  close(
+    Tensor(x).cross_entropy(Tensor(target.astype(np.float32)), reduction, weight=Tensor(w)),
+    reduced(losses, losses * 0 + 1),
+  )
+  marked = Tensor(np.where(counted, labels, -100))  # no class, and left out
+  close(Tensor(x).cross_entropy(marked, ignore_index=-100, **how), reduced(losses * counted, w[labels] * counted))
+
+
+def test_what_cross_entropy_cannot_leave_out():
+  with pytest.raises(ValueError, match=r"ignore_index is of class numbers, and these are probabilities(.|\n)*fix:"):
+    Tensor.rand(2, 3).cross_entropy(Tensor.rand(2, 3), ignore_index=0)
+  with pytest.raises(IndexError, match=r"label -100 is no class of 3(.|\n)*leave these out: ignore_index=-100"):
+    Tensor.rand(2, 3).cross_entropy(Tensor([0, -100]))
+
+
+def test_valid_padding_is_none():
+  layer, x = nn.Conv2d(2, 3, 3, stride=2, padding="valid"), Tensor(normal(1, 1, 2, 7, 7))
+  np.testing.assert_array_equal(layer(x).numpy(), x.conv2d(layer.weight, layer.bias, stride=2).numpy())
+  with pytest.raises(ValueError, match="unknown padding 'full'\n  fix: use 'same', 'valid' or numbers"):
+    nn.Conv2d(2, 3, 3, padding="full")
+
+
 def test_what_a_loss_ignores_may_be_infinite():
   logs = Tensor([[0.0, -math.inf], [-1.0, -2.0]])
   assert logs.nll_loss(Tensor([1, 0]), ignore_index=1).item() == 1
