@@ -164,9 +164,9 @@ class dtypes(metaclass=_Settings):
   @staticmethod
   @functools.cache
   def min(dtype: DType) -> ConstType:
-    """The least value: -inf for floats, False for bool."""
+    """The least value: -inf for floats (of fp8e4m3, which has none, -448), False for bool."""
     if dtypes.is_float(dtype):
-      return -math.inf
+      return -float(dtypes.max(dtype))
     if dtypes.is_bool(dtype):
       return False
     return 0 if dtypes.is_unsigned(dtype) else -(1 << (dtype.itemsize * 8 - 1))
@@ -174,9 +174,9 @@ class dtypes(metaclass=_Settings):
   @staticmethod
   @functools.cache
   def max(dtype: DType) -> ConstType:
-    """The greatest value: inf for floats, True for bool."""
+    """The greatest value: inf for floats (of fp8e4m3, which has none, 448), True for bool."""
     if dtypes.is_float(dtype):
-      return math.inf
+      return math.inf if dtype.scalar() is not dtypes.fp8e4m3 else 448.0
     if dtypes.is_bool(dtype):
       return True
     return (1 << (dtype.itemsize * 8)) - 1 + (0 if dtypes.is_unsigned(dtype) else dtypes.min(dtype))
@@ -302,9 +302,7 @@ def holds_number(dtype: DType, value: Any) -> bool:
 
 def as_const(value: Any, dtype: DType) -> ConstType:
   """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its
-  width.
-
-  Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
+  width. Beyond the largest float is inf (of fp8e4m3, which has none, nan).
   """
   d = dtype.scalar()
   if d is dtypes.index and type(value) is int:
@@ -313,12 +311,15 @@ def as_const(value: Any, dtype: DType) -> ConstType:
     return bool(value)
   if dtypes.is_float(d):
     x = float(value)
-    if d.fmt is not None and d is not dtypes.float64 and math.isfinite(x):
-      try:
-        return float(struct.unpack(d.fmt, struct.pack(d.fmt, x))[0])
-      except OverflowError:
-        return math.copysign(math.inf, x)
-    return x
+    if d is dtypes.float64 or not math.isfinite(x):
+      return x
+    if d.fmt is None:
+      with numpy.errstate(all="ignore"):
+        return float(numpy.float64(x).astype(to_numpy_dtype(d)))
+    try:
+      return float(struct.unpack(d.fmt, struct.pack(d.fmt, x))[0])
+    except OverflowError:
+      return math.copysign(math.inf, x)
   if isinstance(value, float) and not math.isfinite(value):
     raise ValueError(f"{value} is not a value of {d}\n  fix: a finite number, or a float type")
   n, least = int(value), int(dtypes.min(d))

@@ -287,6 +287,68 @@ def test_cross_entropy():
   close(Tensor(x).log_softmax(1).nll_loss(Tensor(labels), Tensor(w)), (losses * w[labels]).sum() / w[labels].sum())
 
 
+@pytest.mark.parametrize("how", [{}, {"ignore_index": 1}, {"reduction": "none"}, {"reduction": "sum"}])
+def test_losses_of_halves_are_halves(how):
+  for dtype in (dtypes.float16, dtypes.bfloat16):
+    logs = Tensor(normal(1, 4, 3)).cast(dtype).log_softmax()
+    assert logs.nll_loss(Tensor([0, 1, 2, 1]), **how).dtype is dtype
+    assert logs.nll_loss(Tensor([0, 1, 2, 1]), Tensor([1.0, 2.0, 3.0]).cast(dtype), **how).dtype is dtype
+
+
+def test_the_mean_of_many_losses_of_halves():
+  """Their sum, and how many they are, is more than the largest half."""
+  n = 70_000
+  logits = Tensor([[0.0, 4.0]]).half().expand(n, 2)
+  labels = Tensor.zeros(n, dtype=dtypes.int32)
+  want = 4 + math.log1p(math.exp(-4))
+  close(logits.sparse_categorical_crossentropy(labels), want, 1e-3)
+  close(logits.log_softmax().nll_loss(labels, ignore_index=1), want, 1e-3)
+  close(logits.log_softmax().nll_loss(labels, Tensor([1.0, 2.0]).half()), want, 1e-3)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_with_weights_of_classes(smoothing, reduction):
+  """By PyTorch's definition: the label as a distribution, and classes scaled in it."""
+  x, w, labels = normal(2, 4, 3, 2), np.array([1.0, 2.0, 0.5], np.float32), np.array([[0, 1], [2, 2], [1, 0], [0, 2]])
+  target = (1 - smoothing) * np.moveaxis(np.eye(3)[labels], -1, 1) + smoothing / 3
+  losses = -(target * w.reshape(3, 1) * log_softmax(x, 1)).sum(1)
+
+  def reduced(losses, scale):
+    return losses if reduction == "none" else losses.sum() / (scale.sum() if reduction == "mean" else 1)
+
+  how = {"reduction": reduction, "label_smoothing": smoothing, "weight": Tensor(w)}
+  close(Tensor(x).cross_entropy(Tensor(labels), **how), reduced(losses, w[labels]))
+  counted = labels != 2
+  close(Tensor(x).cross_entropy(Tensor(labels), ignore_index=2, **how), reduced(losses * counted, w[labels] * counted))
+  close(
+    Tensor(x).cross_entropy(Tensor(target.astype(np.float32)), reduction, weight=Tensor(w)),
+    reduced(losses, losses * 0 + 1),
+  )
+  marked = Tensor(np.where(counted, labels, -100))  # no class, and left out
+  close(Tensor(x).cross_entropy(marked, ignore_index=-100, **how), reduced(losses * counted, w[labels] * counted))
+
+
+def test_what_cross_entropy_cannot_leave_out():
+  with pytest.raises(ValueError, match=r"ignore_index is of class numbers, and these are probabilities(.|\n)*fix:"):
+    Tensor.rand(2, 3).cross_entropy(Tensor.rand(2, 3), ignore_index=0)
+  with pytest.raises(IndexError, match=r"label -100 is no class of 3(.|\n)*leave these out: ignore_index=-100"):
+    Tensor.rand(2, 3).cross_entropy(Tensor([0, -100]))
+
+
+def test_valid_padding_is_none():
+  layer, x = nn.Conv2d(2, 3, 3, stride=2, padding="valid"), Tensor(normal(1, 1, 2, 7, 7))
+  np.testing.assert_array_equal(layer(x).numpy(), x.conv2d(layer.weight, layer.bias, stride=2).numpy())
+  with pytest.raises(ValueError, match="unknown padding 'full'\n  fix: use 'same', 'valid' or numbers"):
+    nn.Conv2d(2, 3, 3, padding="full")
+
+
+def test_what_a_loss_ignores_may_be_infinite():
+  logs = Tensor([[0.0, -math.inf], [-1.0, -2.0]])
+  assert logs.nll_loss(Tensor([1, 0]), ignore_index=1).item() == 1
+  assert logs.nll_loss(Tensor([1, 0]), Tensor([1.0, 1.0]), ignore_index=1).item() == 1
+
+
 def test_binary_crossentropy():
   x, y = normal(1, 6), np.array([0, 1, 1, 0, 1, 0], np.float32)
   p = 1 / (1 + np.exp(-x))
@@ -396,3 +458,30 @@ def test_transposed_convolution_of_a_stride_that_no_loop_counts():
   assert x.conv_transpose2d(w, stride=2**70).shape == (1, 1, 1, 2**70 + 3)
   assert x[..., :1].conv_transpose2d(w, stride=2**70).tolist() == [[[[1.0, 2.0, 3.0]]]]
   assert x.conv_transpose2d(w, stride=(1, 5)).tolist() == [[[[1.0, 2.0, 3.0, 0.0, 0.0, 1.0, 2.0, 3.0]]]]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+@pytest.mark.parametrize("how", [{"ceil_mode": True}, {"padding": 1, "count_include_pad": False}])
+def test_means_of_windows_of_halves_are_halves(dtype, how):
+  x = np.full((1, 1, 5, 5), 40_000, np.float32)  # a sum of two is more than the largest half
+  y = Tensor(x).cast(dtype).avg_pool2d(**how)
+  assert y.dtype is dtype
+  np.testing.assert_array_equal(y.float().numpy(), np.full(y.shape, Tensor(40_000.0).cast(dtype).float().item()))
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_float64_is_interpolated_in_float64(align_corners):
+  x = np.random.default_rng(0).standard_normal(7)
+  at = np.arange(11) * 6 / 10 if align_corners else np.clip((np.arange(11) + 0.5) * 7 / 11 - 0.5, 0, 6)
+  got = Tensor(x, dtype=dtypes.float64).interpolate((11,), align_corners=align_corners)
+  np.testing.assert_allclose(got.numpy(), np.interp(at, np.arange(7), x), rtol=1e-13, atol=1e-13)
+
+
+def test_running_statistics_without_momentum_are_means_over_all_batches():
+  norm, batches = nn.BatchNorm(3, momentum=None), [normal(i, 5, 3) for i in range(3)]
+  with Tensor.train():
+    for x in batches:
+      norm(Tensor(x)).realize()
+  close(norm.running_mean, np.mean([x.mean(0) for x in batches], 0))
+  close(norm.running_var, np.mean([x.var(0, ddof=1) for x in batches], 0))
+  assert norm.num_batches_tracked.item() == 3

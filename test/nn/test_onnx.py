@@ -375,6 +375,74 @@ def test_dropout_while_training():
   assert abs(kept.mean() - 0.75) < 0.03
 
 
+def value(name, shape=None, kind=TensorProto.FLOAT):
+  return helper.make_tensor_value_info(name, kind, shape)
+
+
+def of_nodes(nodes, inputs, outputs, constants=()):
+  weights = [numpy_helper.from_array(np.asarray(v), k) for k, v in dict(constants).items()]
+  graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+  return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("go, trips", [(True, 0), (False, 3), (True, 2)])
+def test_a_loop_of_no_iteration_gives_empty_outputs(go, trips, python):
+  x, steps = np.arange(6, dtype=np.float32).reshape(2, 3), trips if go else 0
+  counters = [value("i", [], TensorProto.INT64), value("c", [], TensorProto.BOOL)]
+  nodes = [helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["c"], ["d"])]
+  nodes.append(helper.make_node("ReduceSum", ["t"], ["u"], keepdims=0))
+  outputs = [value("d", [], TensorProto.BOOL), value("t"), value("t", [2, "n"]), value("u", [])]
+  body = helper.make_graph(nodes, "b", [*counters, value("s")], outputs)
+  loop = helper.make_node("Loop", ["m", "go", "x"], ["last", "all", "sums"], body=body)
+  constants = {"m": np.array(trips), "go": np.array(go)}
+  model = of_nodes([loop], [value("x", [2, 3])], [value("last"), value("all"), value("sums")], constants)
+  got = OnnxRunner(model)({"x": x})
+  np.testing.assert_array_equal(got["last"].numpy(), x * (1 + steps))
+  assert got["all"].shape == ((steps, 2, 3) if steps else (0, 2, 0)) and got["sums"].shape == (steps,)
+  assert got["all"].dtype is got["sums"].dtype is dtypes.float32
+
+
+def test_a_scan_of_nothing_gives_empty_outputs(python):
+  nodes = [helper.make_node("Add", ["s", "r"], ["t"]), helper.make_node("Identity", ["t"], ["o"])]
+
+  def model(shape):
+    body = helper.make_graph(nodes, "b", [value("s"), value("r")], [value("t"), value("o", shape)])
+    scan = helper.make_node("Scan", ["s0", "x"], ["last", "all"], body=body, num_scan_inputs=1, scan_output_axes=[-1])
+    s0 = {"s0": np.ones(4, np.float32)}
+    return OnnxRunner(of_nodes([scan], [value("x", ["n", 4])], [value("last"), value("all")], s0))
+
+  got = model([4])({"x": np.zeros((0, 4), np.float32)})
+  assert got["last"].tolist() == [1, 1, 1, 1] and got["all"].shape == (4, 0)
+  assert model(None)({"x": np.zeros((3, 4), np.float32)})["all"].shape == (4, 3)
+  with pytest.raises(
+    OnnxError, match="no iteration gives 'o', and the body does not declare its type and shape\n  fix:"
+  ):
+    model(None)({"x": np.zeros((0, 4), np.float32)})
+
+
+def test_an_input_with_a_value_in_the_model_may_be_given_another():
+  inputs = [value("x", [3]), value("w", [3]), value("n", [1], TensorProto.INT64)]
+  nodes = [helper.make_node("Mul", ["x", "w"], ["y"]), helper.make_node("Tile", ["y", "n"], ["z"])]
+  constants = {"w": np.full(3, 2, np.float32), "n": np.array([1])}
+  runner, x = OnnxRunner(of_nodes(nodes, inputs, [value("z")], constants)), np.arange(3, dtype=np.float32)
+  assert list(runner.graph_inputs) == ["x"] and list(runner.defaults) == ["w", "n"]
+  assert runner({"x": x})["z"].tolist() == [0, 2, 4]
+  assert runner({"x": x, "w": np.full(3, 5, np.float32)})["z"].tolist() == [0, 5, 10]
+  assert runner({"x": x, "n": np.array([2])})["z"].tolist() == [0, 2, 4, 0, 2, 4]
+  assert runner({"x": x})["z"].tolist() == [0, 2, 4]
+  with pytest.raises(OnnxError, match=r"the input 'w' is float32\[2\]\n  fix: give float32\[3\]"):
+    runner({"x": x, "w": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize("shape, kind", [((), np.float32), ((2, 3), np.float16), ((4,), np.float64)])
+def test_celu_keeps_shape_and_type(shape, kind, python):
+  x = np.full(shape, -1, kind)
+  model = of_nodes([helper.make_node("Celu", ["x"], ["y"], alpha=2.0)], [], [value("y")], {"x": x})
+  y = OnnxRunner(model)({})["y"]
+  assert y.shape == shape and to_numpy_dtype(y.dtype) == kind
+  np.testing.assert_allclose(y.numpy(), 2 * np.expm1(x / 2), rtol=2e-3)
+
+
 def test_errors(tmp_path):
   runner = OnnxRunner(mlp())
   with pytest.raises(OnnxError, match=r"the input 'x' is missing\n  fix: give float32\['n', 3\]"):

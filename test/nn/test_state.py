@@ -409,6 +409,46 @@ def test_no_code_of_the_file_is_run(tmp_path: Path):
   assert mark.exists()  # Python's own unpickler runs it
 
 
+def called(function: str, *args: Any) -> bytes:
+  """The opcodes of a function, `module name`, called with what the opcodes `args` make."""
+  return b"c" + function.replace(" ", "\n").encode() + b"\n(" + b"".join(args) + b"tR"
+
+
+def plain(x: Any) -> bytes:
+  return pickle.dumps(x, 2)[2:-1]
+
+
+def test_what_else_torch_save_writes(tmp_path: Path):
+  """Tensors without elements, whose strides tell nothing; bytes; tensors with attributes."""
+  for size, stride in (((2, 0), (1, 1)), ((4, 0, 1), (1, 4, 1)), ((0,), (1,))):
+    got: Any = torch_load(saved_by_hand(tmp_path, rebuilt(4, size, stride)))
+    assert got.shape == size and got.dtype is dtypes.float32
+  got = torch_load(saved_by_hand(tmp_path, plain([1]) + plain(b"a\xff") + b"a"))
+  assert got == [1, b"a\xff"]
+  inner = rebuilt(1, (2,), (1,))  # rebuild, its arguments
+  function, args = inner[: inner.index(b"(")], inner[inner.index(b"(") : -1]
+  kind = b"ctorch.nn.parameter\nBuffer\n"
+  with_state = called("torch._tensor _rebuild_from_type_v2", function, kind, args, plain({"note": 1}))
+  got = torch_load(saved_by_hand(tmp_path, with_state))
+  assert got.tolist() == [1, 2]
+
+
+def test_tensors_of_other_kinds_are_told(tmp_path: Path):
+  for name in ("_rebuild_sparse_tensor", "_rebuild_qtensor", "_rebuild_meta_tensor_no_storage"):
+    with pytest.raises(CheckpointError, match=rf"made by torch\._utils\.{name}(.|\n)*fix: save what is dense"):
+      torch_load(saved_by_hand(tmp_path, called(f"torch._utils {name}")))
+  for storage in ("ComplexFloatStorage", "QInt8Storage"):
+    told = f"<class '{storage}'>.*no storage of a known type\n  fix: .*view_as_real"
+    with pytest.raises(CheckpointError, match=told):
+      torch_load(saved_by_hand(tmp_path, rebuilt(0, (1,), (1,), storage.encode())))
+  pid = b"(" + plain("storage") + b"ctorch\nUntypedStorage\n" + plain("0") + plain("cpu") + plain(4) + b"tQ"
+  rest = b"".join(map(plain, (0, (1,), (1,), False, None)))
+  body = called("torch._utils _rebuild_tensor_v3", pid, rest, b"ctorch\ncomplex32\n")
+  told = "holds a tensor of <class 'complex32'>, no known type\n  fix: .*view_as_real"
+  with pytest.raises(CheckpointError, match=told):
+    torch_load(saved_by_hand(tmp_path, body))
+
+
 def test_damaged_torch_files(tmp_path: Path):
   raw, bad, refused = (DATA / "torch_zip.pt").read_bytes(), tmp_path / "bad.pt", 0
   for n in range(0, len(raw), 97):
@@ -647,6 +687,9 @@ def test_a_file_that_holds_a_whole_object_says_so(tmp_path):
 def test_an_array_in_a_state_dict_is_told_before_anything_is_loaded():
   layer = nn.Linear(2, 1)
   before = layer.weight.tolist()
-  with pytest.raises(nn.state.StateError, match=r"(?s)'bias' is a ndarray.*fix: Tensor\(state_dict\['bias'\]\)"):
+  with pytest.raises(
+    nn.state.StateError,
+    match=r"(?s)'bias' is a numpy.ndarray .*, no Tensor of tinygrad.*fix: Tensor\(state_dict\['bias'\]\)",
+  ):
     nn.state.load_state_dict(layer, {"weight": Tensor.ones(1, 2), "bias": np.ones(1, np.float32)}, verbose=False)
   assert layer.weight.tolist() == before

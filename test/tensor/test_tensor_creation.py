@@ -12,6 +12,7 @@ import pytest
 from tensor_oracle import close
 
 from tinygrad import Device, GlobalCounters, ShardError, Sharding, Tensor, TinyJit, dtypes
+from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import Context
 from tinygrad.mixin.random import threefry2x32
 from tinygrad.uop import UOp
@@ -510,3 +511,23 @@ def test_train_is_a_decorator_when_it_is_called():
   assert dropped() == 2.0
   with pytest.raises(TypeError, match=r"takes a bool, got a function\n  fix: @Tensor.train\(\)"):
     Tensor.train(dropped)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2"])
+def test_numbers_of_narrow_floats_are_rounded_before_they_are_computed_with(name):
+  kind = dtypes.by_name[name]
+  for value in (3.3, 1000.0 / 3, 1e-3, -0.7):
+    want = Tensor(np.array([value]).astype(to_numpy_dtype(kind)).astype(np.float32)).item()  # ml_dtypes
+    assert want != np.float32(value)
+    assert Tensor(value).cast(kind).float().item() == want and Tensor(value, dtype=kind).float().item() == want
+    assert Tensor.full((2,), value, dtype=kind).float().tolist() == [want, want]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2"])
+def test_the_least_of_a_narrow_float_is_one_of_its_numbers(name):
+  """fp8e4m3 has no infinity."""
+  kind = dtypes.by_name[name]
+  x = Tensor([-3.0, -2.0, -4.0]).cast(kind).realize()
+  assert x.cummax()[0].tolist() == [-3.0, -2.0, -2.0] and x.cummin()[0].tolist() == [-3.0, -3.0, -4.0]
+  assert x.reshape(1, 3).max_pool2d((2,), padding=1).tolist() == [[-3.0, -2.0]]
+  assert dtypes.min(kind) == -dtypes.max(kind) == Tensor([dtypes.min(kind)]).cast(kind).item()

@@ -287,6 +287,7 @@ class NN(Linalg):
     empty = self.full((flat[0], prod(size)), 0, self.dtype)
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
+  @in_float32
   def avg_pool2d(
     self,
     kernel_size: Ints = (2, 2),
@@ -340,7 +341,7 @@ class NN(Linalg):
       if mode != "linear" and old and new % old == 0 and new // old <= REPEATED:
         x = x.repeat_interleave(new // old, dim)
         continue
-      place = self.arange(new).float()
+      place = self.arange(new).cast(x.dtype if mode == "linear" and x.dtype is dtypes.float64 else dtypes.float32)
       if mode != "linear":
         place = place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor()
         x = (x if x is self else x.contiguous())._along(dim, place)  # in its own order, not with the picked dim first
@@ -450,8 +451,11 @@ class NN(Linalg):
   def _do_reduction(self, reduction: Reduction, weight: Self | None = None) -> Self:
     """The loss of each element as one; the mean over what `weight` counts."""
     check_choice("loss", "reduction", reduction, "mean", "sum", "none")
+    if reduction == "mean" and weight is not None:
+      wide = least_upper_dtype(self.dtype, dtypes.float32)  # the sum of many losses may be none of a half
+      return self.sum(dtype=wide).div(weight.sum(dtype=wide if weight.is_floating_point() else None)).cast(self.dtype)
     if reduction == "mean":
-      return self.mean() if weight is None else self.sum().div(weight.sum())
+      return self.mean()
     return self.sum() if reduction == "sum" else self._value()
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
@@ -499,10 +503,18 @@ class NN(Linalg):
     loss = counted.where(logs._smoothed(logs._of_class(Y, -1), -1, label_smoothing), 0)
     return loss._do_reduction(reduction, counted)
 
-  def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
+  def cross_entropy(
+    self,
+    Y: Self,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+    weight: Self | None = None,
+    ignore_index: int | None = None,
+  ) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
-    shape. ValueError unless the labels have such a shape, IndexError for a number of a list or an array that is no
-    class; one that was computed has loss 0, and counts.
+    shape. `weight` (classes,) scales classes, and counts in the mean over class numbers; those equal to `ignore_index`
+    do not count. ValueError unless the labels have such a shape, or for probabilities with an `ignore_index`;
+    IndexError for a number of a list or an array that is no class; one that was computed has loss 0, and counts.
     Shape: `(b, classes, *dims), (b, *dims) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
@@ -510,18 +522,32 @@ class NN(Linalg):
       0.088
     """
     classes_dim = 0 if self.ndim == 1 else 1
-    logs = self.log_softmax(classes_dim)
-    if Y.ndim < self.ndim:
+    logs, of_numbers = self.log_softmax(classes_dim), Y.ndim < self.ndim
+    if weight is not None:
+      logs = logs.mul(weight._lined(classes_dim, self.ndim))
+    if of_numbers:
       if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
         rule = "class numbers must have the logits' shape without dim 1"
         mismatch("cross_entropy", rule, (self.uop, Y.uop), "reshape the labels")
-      self._check_labels("cross_entropy", Y, classes_dim, None)
+      self._check_labels("cross_entropy", Y, classes_dim, ignore_index)
       picked = logs._of_class(Y, classes_dim)
     else:
       if Y.shape != self.shape:
         mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), "reshape the labels")
+      if ignore_index is not None:
+        fix = "leave it out, and give rows of zeros"
+        mismatch("cross_entropy", "ignore_index is of class numbers, and these are probabilities", [Y.uop], fix)
       picked = Y.mul(logs).sum(classes_dim)
-    return logs._smoothed(picked, classes_dim, label_smoothing)._do_reduction(reduction)
+    loss = logs._smoothed(picked, classes_dim, label_smoothing)
+    return loss._mean_over(Y, weight, ignore_index, reduction) if of_numbers else loss._do_reduction(reduction)
+
+  def _mean_over(self, Y: Self, weight: Self | None, ignore_index: int | None, reduction: Reduction) -> Self:
+    """Losses of class numbers, reduced: each counts by the weight of its class; that of `ignore_index` does not."""
+    loss, scale = self, None if weight is None else weight[Y]
+    if ignore_index is not None:
+      counted = Y.ne(ignore_index)
+      loss, scale = counted.where(loss, 0), counted if scale is None else counted.where(scale, 0)
+    return loss._do_reduction(reduction, scale)
 
   def _smoothed(self, picked: Self, dim: int, label_smoothing: float) -> Self:
     """The loss of log probabilities of which those of the labels are `picked`; a part of the label is spread evenly."""
@@ -541,10 +567,7 @@ class NN(Linalg):
     for bad in labels[(labels < 0) | (labels >= n)].tolist():
       if bad != ignored:
         fix = f"give labels from 0 to {n - 1}"
-        if name != "nll_loss" and dim == self.ndim - 1:
-          fix += f"; to leave these out: logits.sparse_categorical_crossentropy(Y, ignore_index={bad})"
-        elif name == "nll_loss":
-          fix += f"; to leave these out: ignore_index={bad}"
+        fix += f"; to leave these out: ignore_index={bad}"
         mismatch(name, f"label {bad} is no class of {n}", (self.uop, Y.uop), fix, IndexError)
 
   def _of_class(self, Y: Self, dim: int) -> Self:
@@ -567,7 +590,5 @@ class NN(Linalg):
       rule = "needs log probabilities (b, classes, *dims) and class numbers (b, *dims)"
       mismatch("nll_loss", rule, (self.uop, Y.uop), "unsqueeze(0) both for a batch of one")
     self._check_labels("nll_loss", Y, 1, ignore_index)
-    scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
-    if ignore_index is not None:
-      scale = Y.ne(ignore_index).where(scale, 0)
-    return self._of_class(Y, 1).neg().mul(scale)._do_reduction(reduction, scale)
+    loss = self._of_class(Y, 1).neg()
+    return (loss if weight is None else loss.mul(weight[Y]))._mean_over(Y, weight, ignore_index, reduction)

@@ -3,18 +3,25 @@ PyTorch."""
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
 from tinygrad.mixin.base import mismatch
 from tinygrad.nn import checkpoints, datasets, optim, state
+from tinygrad.nn.foreign_layers import FOREIGN_LAYERS
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
   from tinygrad.nn import lr_scheduler, utils
 else:
   lr_scheduler, utils = LazyModule("tinygrad.nn.lr_scheduler"), LazyModule("tinygrad.nn.utils")
+
+  def __getattr__(name: str) -> NoReturn:
+    """Of a name that there is not: an AttributeError with what does here what the module of torch.nn does."""
+    fix = f"\n  fix: {FOREIGN_LAYERS[name]}" if name in FOREIGN_LAYERS else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{fix}", name=name)
+
 
 Ints = int | tuple[int, ...]
 __all__ = [
@@ -64,7 +71,7 @@ class Linear:
 
 
 class Conv2d:
-  """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same".
+  """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same" or "valid".
 
   `kernel_size`: an int is a square; a tuple gives the rank.
   Shape: `(b, in_channels, *dims) -> (b, out_channels, *positions)`.
@@ -87,7 +94,7 @@ class Conv2d:
   ) -> None:
     self.kernel_size = make_tuple(kernel_size, 2)
     self.stride, self.dilation, self.groups = stride, dilation, groups
-    self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
+    self.padding = _named_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
     shape = _kernel_shape("Conv2d", out_channels, in_channels, groups, self.kernel_size)
     self.weight, self.bias = _uniform(shape, prod(shape[1:]), out_channels, bias)
 
@@ -95,9 +102,11 @@ class Conv2d:
     return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
 
 
-def _same_padding(padding: str, stride: Ints, dilation: Ints, kernel: tuple[int, ...]) -> tuple[int, ...]:
+def _named_padding(padding: str, stride: Ints, dilation: Ints, kernel: tuple[int, ...]) -> Ints:
+  if padding.lower() == "valid":
+    return 0
   if padding.lower() != "same":
-    raise ValueError(f"unknown padding {padding!r}\n  fix: use 'same' or numbers")
+    raise ValueError(f"unknown padding {padding!r}\n  fix: use 'same', 'valid' or numbers")
   if any(s != 1 for s in make_tuple(stride, len(kernel))):
     raise ValueError(f"padding 'same' needs stride 1, got {stride}\n  fix: give the padding as numbers")
   both = [(d * (k - 1) // 2, d * (k - 1) - d * (k - 1) // 2) for d, k in zip(make_tuple(dilation, len(kernel)), kernel)]
@@ -293,6 +302,7 @@ class BatchNorm:
   """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
 
   While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
+  `momentum`: the part of the new ones; None: running ones are the mean over all batches so far, as in PyTorch.
   Shape: `(b, sz, *dims) -> (b, sz, *dims)`.
 
   Examples:
@@ -302,7 +312,12 @@ class BatchNorm:
   """
 
   def __init__(
-    self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
+    self,
+    sz: int,
+    eps: float = 1e-5,
+    affine: bool = True,
+    track_running_stats: bool = True,
+    momentum: float | None = 0.1,
   ) -> None:
     self.sz, self.eps, self.track_running_stats, self.momentum = sz, eps, track_running_stats, momentum
     self.weight, self.bias = _weight_and_bias((sz,), affine)
@@ -333,9 +348,10 @@ class BatchNorm:
     if self.track_running_stats and TRAINING.value:
       n = x.numel() // x.shape[1]
       unbiased = var.detach() * (n / max(1, n - 1))
-      for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
-        running.assign((1 - self.momentum) * running + self.momentum * new.cast(running.dtype))
       self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+      part = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked
+      for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
+        running.assign(((1 - part) * running + part * new.cast(running.dtype)).cast(running.dtype))
     if x.is_floating_point() and (TRAINING.value or not self.track_running_stats):
       mean, scale = mean.cast(x.dtype), scale.cast(x.dtype)
     return x.batchnorm(self.weight, self.bias, mean, scale)

@@ -22,6 +22,7 @@ STORAGES: dict[str, DType] = {
   "UntypedStorage": dtypes.uint8, "uint16": dtypes.uint16, "uint32": dtypes.uint32, "uint64": dtypes.uint64,
   "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2,
 }  # fmt: skip
+PLAIN_TENSORS = "save its state_dict(), and complex tensors as torch.view_as_real(x)"
 MAGIC = 0x1950A86A20F9469CFC6C  # what a file before PyTorch 1.6 begins with, pickled
 
 
@@ -31,6 +32,27 @@ class Inert:
   def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
   __setstate__ = __setitem__ = append = __init__
+
+
+def _inert(name: str) -> type[Inert]:
+  """By its name, which errors show."""
+  return type(name, (Inert,), {"__module__": "builtins"})
+
+
+def _bytes_of(text: Any, encoding: Any) -> Any:
+  """What protocol 2 writes bytes as."""
+  return text.encode(encoding) if isinstance(text, str) and encoding == "latin1" else Inert()
+
+
+def _of_subclass(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:
+  """A tensor with attributes, or of a subclass of Tensor, which are dropped."""
+  return rebuild(*args)
+
+
+FUNCTIONS: dict[tuple[str, str], Any] = {
+  ("collections", "OrderedDict"): OrderedDict, ("_codecs", "encode"): _bytes_of,
+  ("torch._tensor", "_rebuild_from_type_v2"): _of_subclass, ("torch._tensor", "_rebuild_from_type"): _of_subclass,
+}  # fmt: skip
 
 
 class Unpickler(pickle.Unpickler):
@@ -53,25 +75,29 @@ class Unpickler(pickle.Unpickler):
 
   def find_class(self, module: str, name: str) -> Any:
     if module == "torch._utils" and name.startswith("_rebuild_"):
-      return getattr(self, name, Inert)
+      if (rebuild := getattr(self, name, None)) is None:
+        fix = "save what is dense: x.to_dense() of a sparse tensor, x.dequantize() of a quantized one"
+        raise CheckpointError(self.source, f"holds a tensor made by {module}.{name}, of a kind not known here", fix)
+      return rebuild
     if module in ("torch", "torch.storage"):
-      return tuple if name == "Size" else STORAGES.get(name, Inert)
-    return OrderedDict if (module, name) == ("collections", "OrderedDict") else Inert
+      return tuple if name == "Size" else STORAGES.get(name) or _inert(name)
+    return FUNCTIONS.get((module, name)) or _inert(name)
 
   def persistent_load(self, pid: Any) -> Any:
     kind, dtype, key = pid[:3]
     if kind != "storage" or not isinstance(dtype, DType) or not isinstance(key, (str, int)):
       shown = reprlib.repr(pid)  # some bytes make values that are endless, written out
-      raise CheckpointError(self.source, f"holds {shown}, which is no storage of a known type", "save its state_dict()")
+      raise CheckpointError(self.source, f"holds {shown}, which is no storage of a known type", PLAIN_TENSORS)
     return dtype, str(key)
 
   def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
     dtype, key = storage
     if key not in self.storages:
       raise CheckpointError(self.source, f"has no storage {key!r}")
-    strides = [s * dtype.itemsize for s in stride]
-    try:
-      view = numpy.ndarray(size, to_numpy_dtype(dtype), self.storages[key], offset * dtype.itemsize, strides)
+    kind, strides = to_numpy_dtype(dtype), [s * dtype.itemsize for s in stride]
+    try:  # of no elements any strides will do
+      memory = (self.storages[key], offset * dtype.itemsize, strides) if 0 not in size else ()
+      view = numpy.ndarray(size, kind, *memory)
     except (ValueError, TypeError) as e:
       raise CheckpointError(self.source, f"a tensor {list(size)} does not lie in its storage {key!r}: {e}") from e
     return Tensor(view)
@@ -79,6 +105,8 @@ class Unpickler(pickle.Unpickler):
   _rebuild_tensor_v2 = _rebuild_tensor
 
   def _rebuild_tensor_v3(self, at: Any, offset: int, size: Any, stride: Any, _: Any, hooks: Any, dtype: Any) -> Any:
+    if not isinstance(dtype, DType):
+      raise CheckpointError(self.source, f"holds a tensor of {reprlib.repr(dtype)}, no known type", PLAIN_TENSORS)
     return self._rebuild_tensor((dtype, at[1]), offset, size, stride)
 
   def _rebuild_parameter(self, data: Any, *_: Any) -> Any:

@@ -351,7 +351,7 @@ def load_state_dict(
   for k, v in found.items():
     given: object = state_dict[k]
     if not isinstance(given, Tensor):
-      rule = f"{k!r} is a {type(given).__name__} in the state dict, and no Tensor"
+      rule = f"{k!r} is a {type(given).__module__}.{type(given).__name__} in the state dict, no Tensor of tinygrad"
       raise StateError(f"load_state_dict: {rule}\n  fix: Tensor(state_dict[{k!r}])")
     if v.shape != state_dict[k].shape and not v.numel() == state_dict[k].numel() == 1:
       shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"

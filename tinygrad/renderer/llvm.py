@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tinygrad.device import Launch, Rendered
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.renderer.streamed import LINE, streamed_stores
@@ -73,6 +74,8 @@ def _literal(value: object, dtype: DType) -> str:
     return "true" if value else "false"
   if dtype is dtypes.float16:
     return f"0xH{struct.pack('>e', value).hex().upper()}"
+  if dtypes.is_float(dtype) and ir_type(dtype)[0] == "i":  # carried as its bits
+    return str(int(numpy.array(value, to_numpy_dtype(dtype)).view(f"uint{dtype.bitsize}")))
   return f"0x{struct.pack('>d', value).hex().upper()}" if dtypes.is_float(dtype) else str(int(value))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.nn.onnx.values import OPS, Known, Values, array_of, on_host, one
+from tinygrad.nn.onnx.values import OPS, Known, OnnxError, Values, array_of, on_host, one, tensor_dtype
 from tinygrad.tensor import Tensor
 
 
@@ -31,6 +32,19 @@ class Scope:
   def apply(self, op: str, *inputs: Any, **attributes: Any) -> Any:
     """The one output of an operator."""
     return self.runner._apply(OPS[op], list(inputs), attributes, 1 << 30, 1)[0]
+
+  def stacked(self, found: list[Any], declared: Any, axis: int) -> Any:
+    """What the iterations gave, along a new axis. Of none it is empty and as the body declares it, where a dim whose
+    length is not told is 0."""
+    if found:
+      return self.apply("ConcatFromSequence", found, axis=axis, new_axis=1)
+    kind = declared.type.tensor_type
+    if not kind.elem_type or not kind.HasField("shape"):
+      problem = f"no iteration gives {declared.name!r}, and the body does not declare its type and shape"
+      raise OnnxError(f"{problem}\n  fix: export the model with them, e.g. by onnx.shape_inference")
+    dims = [d.dim_value for d in kind.shape.dim]
+    dims.insert(axis % (len(dims) + 1), 0)
+    return Known(numpy.zeros(dims, to_numpy_dtype(tensor_dtype(kind.elem_type))))
 
 
 def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
@@ -64,7 +78,7 @@ def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body
     go, state = one(on_host(out[0])), out[1 : 1 + n]
     for found, y in zip(seen, out[1 + n :]):
       found.append(y)
-  return *state, *(scope.apply("ConcatFromSequence", found, axis=0, new_axis=1) for found in seen)
+  return *state, *(scope.stacked(found, y, 0) for found, y in zip(seen, body.output[1 + n :]))
 
 
 @_scoped
@@ -90,7 +104,7 @@ def Scan(
     state = out[:n]
     for found, y, b in zip(seen, out[n:], forth):
       found.insert(0 if b else i, y)
-  return *state, *(scope.apply("ConcatFromSequence", found, axis=a, new_axis=1) for found, a in zip(seen, into))
+  return *state, *(scope.stacked(found, y, a) for found, y, a in zip(seen, body.output[n:], into))
 
 
 @_scoped

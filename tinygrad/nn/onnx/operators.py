@@ -240,6 +240,7 @@ OPS |= {
   "Div": lambda x, y: x.div(y) if x.is_floating_point() else x.div(y, rounding_mode="trunc"),
   "Mod": lambda x, y, fmod=0: x.fmod(y) if fmod else x.mod(y),
   "Identity": lambda x: x, "Cast": lambda x, to, saturate=1: saturating_cast(x, tensor_dtype(to), saturate),
+  "Celu": lambda x, alpha=1.0: x.celu(alpha),
   "Pow": lambda x, y: x.pow(y).cast(x.dtype), "Mean": lambda *args: args[0].usum(*args[1:]).div(len(args)),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
   "Max": lambda *args: reduce(Tensor.maximum, args), "Min": lambda *args: reduce(Tensor.minimum, args),

@@ -77,10 +77,11 @@ class OnnxRunner:
   """A model, ready to be called with its inputs by name; returns its outputs by name.
 
   `model_path`: a path (weights in files beside it are found), the bytes of the file, the same as a uint8 Tensor, or an
-  onnx.ModelProto. `graph_inputs` (name -> OnnxValue) and `graph_outputs` (names) say what it takes and gives. Inputs
-  are Tensors or arrays; lists stand for sequences, None for an optional that is absent; names that the model does not
-  have are not looked at. Computation is lazy, differentiable and can be captured by `TinyJit`, except where the numbers
-  of an input decide about shapes: those are read, in each call.
+  onnx.ModelProto. `graph_inputs` (name -> OnnxValue) and `graph_outputs` (names) say what it takes and gives;
+  `defaults`, which inputs have a value in the model, and may be given another. Inputs are Tensors or arrays; lists are
+  sequences, None is an optional that is absent; names that the model does not have are not looked at. Computation is
+  lazy, differentiable and can be captured by `TinyJit`, except where the numbers of an input decide about shapes: those
+  are read, in each call.
   Raises: OnnxError for what is no model, for operators that are not supported, and for inputs that do not fit.
   """
 
@@ -93,7 +94,9 @@ class OnnxRunner:
     for t in model.graph.initializer:
       with _told(f"the weight {t.name!r} cannot be read"):
         self.graph_values[t.name] = Known(array_of(t))
-    self.graph_inputs = {i.name: OnnxValue.of(i.type) for i in model.graph.input if i.name not in self.graph_values}
+    declared = {i.name: OnnxValue.of(i.type) for i in model.graph.input}
+    self.graph_inputs = {name: spec for name, spec in declared.items() if name not in self.graph_values}
+    self.defaults = {name: spec for name, spec in declared.items() if name in self.graph_values}
     self.graph_outputs = tuple(o.name for o in model.graph.output)
     self.to(None)
 
@@ -113,6 +116,7 @@ class OnnxRunner:
       if name not in inputs and not spec.is_optional:
         raise OnnxError(f"the input {name!r} is missing\n  fix: give {spec}")
       values[name] = self._input(name, inputs.get(name), spec)
+    values.update((name, self._input(name, inputs[name], s)) for name, s in self.defaults.items() if name in inputs)
     self._run(self.graph.node, values, self.opset, max(debug, DEBUG.value))
     return {name: self._place(_value(values, name), self.device) for name in self.graph_outputs}
 
