@@ -234,6 +234,8 @@ def test_in_one_process_nothing_changes():
 def test_mistakes_at_the_start(monkeypatch):
   with pytest.raises(ValueError, match="a process has at least one device, not 0"):
     distributed.initialize(0)
+  with pytest.raises(ValueError, match="a process has at least one device, not 'two'"):
+    distributed.initialize("two")
   monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
   with pytest.raises(distributed.DistributedError, match="4 processes were started, and MPI sees 1"):
     distributed.initialize()

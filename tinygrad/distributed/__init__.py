@@ -37,16 +37,16 @@ UNTOLD = "PMIX_RANK"  # of a starter that does not say how many there are
 def initialize(devices: int | None = None) -> None:
   """Joins the processes that mpiexec, srun or `tinygrad.launch` have started: from here on `CPU:0` to `CPU:n-1` are
   the devices of all, `devices` in each (None: TINYGRAD_DEVICES in the environment, else one), in the order of the
-  processes. Call it first, in every process. In a process that was started alone, or by one of these, it does nothing, and
-  `CPU:i` are devices of its own.
+  processes. Call it first, in every process. In a process that was started alone, or by one of these, it does nothing,
+  and `CPU:i` are devices of its own.
 
   Raises: DeviceError where devices are in use already; DistributedError where MPI is missing, or sees other processes
   than the starter; LostProcessError where one has ended before it came here; ValueError for no devices.
   """
   if devices is None:
     devices = getenv("TINYGRAD_DEVICES", 1) if Device.world is None else Device.world.per_process
-  if devices < 1:
-    raise ValueError(f"initialize: a process has at least one device, not {devices}\n  fix: initialize(devices=1)")
+  if not isinstance(devices, int) or devices < 1:
+    raise ValueError(f"initialize: a process has at least one device, not {devices!r}\n  fix: initialize(devices=1)")
   if (world := Device.world) is not None and world.per_process != devices:
     have = f"there {f'are {n} devices' if (n := world.per_process) > 1 else 'is 1 device'} in each process already"
     raise DistributedError(f"initialize: {have}, not {devices}\n  fix: initialize(devices={devices}) first and once")
