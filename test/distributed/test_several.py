@@ -508,7 +508,9 @@ def test_a_launcher_that_is_ended_leaves_nobody(tmp_path, how):
 
 
 def test_mistakes_of_the_launcher(tmp_path):
-  code, _, err = launched(0, own("fails"), options=("--restarts", -1))
+  code, _, err = launched(0, own("fails"))  # it was taken for one
+  assert code == 2 and "-n 0 --restarts 0: at least one process" in err
+  code, _, err = launched(1, own("fails"), options=("--restarts", -1))
   assert code == 2 and "at least one process, and no fewer than 0 restarts" in err
   code, _, err = launched(2, own("fails"), options=("--hosts", "no.such.host.invalid,localhost"))
   assert code and re.search(r"started no process on no.such.host.invalid, localhost\n  fix: ssh no.such.host", err), err
