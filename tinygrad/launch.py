@@ -35,7 +35,7 @@ FOLLOWS = "LostProcessError"  # the error of a process that another one has led 
 
 def launch_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser("python -m tinygrad.launch", description="Runs a script in several processes.")
-  parser.add_argument("-n", type=int, default=0, help="how many processes (default: one for each host)")
+  parser.add_argument("-n", type=int, help="how many processes (default: one for each host)")
   parser.add_argument("--hosts", default="", help="names of machines, with commas; they see the same files")
   parser.add_argument("--restarts", type=int, default=0, help="how often all start again when one has failed")
   parser.add_argument("--devices", type=int, default=1, help="devices of each process, where the script does not say")
@@ -46,7 +46,7 @@ def launch_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
   a = parser.parse_args(argv)
   a.hosts = [h for h in a.hosts.split(",") if h]
-  a.n = a.n or max(len(a.hosts), 1)
+  a.n = max(len(a.hosts), 1) if a.n is None else a.n
   if a.n < 1 or a.restarts < 0:
     parser.error(f"-n {a.n} --restarts {a.restarts}: at least one process, and no fewer than 0 restarts")
   return a

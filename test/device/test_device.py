@@ -45,6 +45,14 @@ def test_environment(environment, want):
   assert run("from tinygrad import Device; print(Device.DEFAULT)", **environment) == want
 
 
+def test_a_default_that_is_no_device_is_said_of_the_setting():
+  code = "from tinygrad import *\ntry: Tensor([1.0])\nexcept DeviceError as e: print(e)"
+  said = run(code, DEV="foo")
+  assert said.startswith("DEV=foo: unknown device 'foo': there is no backend 'FOO'") and "fix: 'CPU:1'" in said
+  with Context(DEV="CPU:x"), pytest.raises(DeviceError, match="^DEV=CPU:x: 'CPU:x' is no device name"):
+    Tensor([1.0])
+
+
 def test_gpu_names_run_where_the_environment_says():
   code = "from tinygrad import *; x = Tensor([1., 2.]).shard(('GPU:0', 'GPU:1'), 0); print((x * 2).tolist(), x.device)"
   assert run(code, GPU="CPU") == "[2.0, 4.0] Sharding(CPU:0-1: x)"

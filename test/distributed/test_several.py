@@ -234,6 +234,8 @@ def test_in_one_process_nothing_changes():
 def test_mistakes_at_the_start(monkeypatch):
   with pytest.raises(ValueError, match="a process has at least one device, not 0"):
     distributed.initialize(0)
+  with pytest.raises(ValueError, match="a process has at least one device, not 'two'"):
+    distributed.initialize("two")
   monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
   with pytest.raises(distributed.DistributedError, match="4 processes were started, and MPI sees 1"):
     distributed.initialize()
@@ -506,7 +508,9 @@ def test_a_launcher_that_is_ended_leaves_nobody(tmp_path, how):
 
 
 def test_mistakes_of_the_launcher(tmp_path):
-  code, _, err = launched(0, own("fails"), options=("--restarts", -1))
+  code, _, err = launched(0, own("fails"))  # it was taken for one
+  assert code == 2 and "-n 0 --restarts 0: at least one process" in err
+  code, _, err = launched(1, own("fails"), options=("--restarts", -1))
   assert code == 2 and "at least one process, and no fewer than 0 restarts" in err
   code, _, err = launched(2, own("fails"), options=("--hosts", "no.such.host.invalid,localhost"))
   assert code and re.search(r"started no process on no.such.host.invalid, localhost\n  fix: ssh no.such.host", err), err
@@ -517,3 +521,11 @@ def test_mistakes_of_the_launcher(tmp_path):
 def test_a_name_is_no_device_of_several_kinds():
   assert issubclass(distributed.LostProcessError, distributed.DistributedError)
   assert issubclass(distributed.DivergedError, DeviceError)
+
+
+def test_a_process_that_is_forked_does_not_pass_for_its_parent():
+  """It met the others in its parent's name, wrote to its memory, and told them of its own errors. A program that is
+  started, and a worker that is spawned, are alone."""
+  first, last = printed(2, ROOT / "test/distributed/forks.py")
+  rule = "this process was forked from process 1 of 2, whose devices and memory are not its own"
+  assert last == [rule, "3", "1", "[[2.0], [4.0]]", "3.0", *first] and first == ["[4.0, 5.0] 96.0"]

@@ -4,6 +4,8 @@ from tinygrad import Tensor
 from tinygrad.engine import compile
 from tinygrad.helpers import PROCESS
 from tinygrad.helpers.process import Process
+from tinygrad.runtime import native
+from tinygrad.schedule import schedule
 
 
 def test_a_table_begins_anew_and_comes_back():
@@ -36,3 +38,31 @@ def test_plans_are_made_again_where_nothing_is_known():
     assert not compile._plans and value() == [3.0, 6.0]
     assert len(compile._plans) == 1 and next(iter(compile._plans.values())) not in known.values()
   assert compile._plans == known
+
+
+def test_a_table_forgets_the_oldest_beyond_what_it_may_hold():
+  table = Process().table(16)
+  for i in range(100):
+    table[i] = i
+    assert len(table) <= 16 and list(table) == list(range(i + 1))[-len(table) :] and len(table) >= min(i + 1, 14)
+  table["a"] = 1
+  for _ in range(100):
+    table["a"] = 2  # what takes a value's place is no more of them
+  assert len(table) >= 14 and table["a"] == 2
+  sized = Process().table(16, len)
+  for i in range(20):
+    sized[i] = "x" * (i % 5)
+    assert sum(map(len, sized.values())) <= 16
+  sized["all"] = "x" * 100  # one that is too large is kept alone: who asks next may ask for it
+  assert list(sized) == ["all"]
+
+
+def test_new_shapes_and_numbers_do_not_grow_a_process(monkeypatch):
+  tables = compile._plans, compile._programs, schedule._lowered, native._codes
+  for table, most in zip(tables, (4 * 32, 4, 4, 4), strict=True):
+    monkeypatch.setattr(table, "most", most)
+  with PROCESS.anew():
+    for n in range(100, 110):
+      assert (Tensor.full((n,), n + 0.5, device="CPU").contiguous() * n).sum().item() == n * (n + 0.5) * n
+      assert all(len(table) <= 4 for table in tables)
+    assert all(table for table in tables)

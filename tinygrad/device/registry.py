@@ -31,7 +31,12 @@ class _Devices:
 
   @property
   def DEFAULT(self) -> str:
-    return self._canonicalize(DEV.value or _chosen_kind())
+    if not DEV.value:
+      return self._canonicalize(_chosen_kind())
+    try:
+      return self._canonicalize(DEV.value)
+    except DeviceError as e:  # the line has no such name in it
+      raise DeviceError(f"DEV={DEV.value}: {e}") from None
 
   @DEFAULT.setter
   def DEFAULT(self, name: str) -> None:

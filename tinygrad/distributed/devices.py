@@ -15,7 +15,7 @@ from tinygrad.distributed.arena import Arena
 from tinygrad.distributed.settings import NCCL
 from tinygrad.helpers import cores
 from tinygrad.runtime import queues
-from tinygrad.runtime.cpu import CPU, Call, Memory
+from tinygrad.runtime.cpu import CPU, Batch, Call, Memory
 
 
 class SharedCPU(CPU):
@@ -23,6 +23,7 @@ class SharedCPU(CPU):
   memory is. Nothing is queued there, and what is written to it from here is what its owner writes, too."""
 
   capabilities = Capabilities(processor=True, cells=True)
+  forks = False  # the memory is that of all
   world: Any  # the processes (world.py); of all devices
 
   def __init__(self, name: str) -> None:
@@ -44,13 +45,17 @@ class SharedCPU(CPU):
   def reaches(self, other: SharedCPU) -> bool:
     return bool(self.world.hosts[self.rank] == self.world.hosts[other.rank])
 
+  def check_process(self) -> None:
+    self.world.check_process()
+
   @property
   def lost(self) -> bool:
-    return self.world.failed is not None
+    return self.inherited or self.world.failed is not None
 
   # ---- memory
 
   def alloc(self, nbytes: int) -> Memory:
+    self.check_process()
     return super().alloc(nbytes) if self.local else Memory(0, nbytes, self.world)  # where, the next exchange tells
 
   def new_memory(self, nbytes: int) -> Memory:
@@ -63,6 +68,7 @@ class SharedCPU(CPU):
     return nbytes
 
   def view(self, handle: Memory) -> memoryview:
+    self.check_process()
     assert handle.address, f"{self.name}: where this memory is has not been told"
     return super().view(handle)
 
@@ -72,6 +78,12 @@ class SharedCPU(CPU):
 
   def wrap(self, array: Any) -> None:
     """Others could not read it."""
+
+  # ---- work
+
+  def submit(self, calls: Sequence[Call] | Batch, alone: bool = True) -> None:
+    self.check_process()
+    super().submit(calls, alone)
 
   # ---- several devices
 

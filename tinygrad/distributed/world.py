@@ -92,6 +92,7 @@ class Processes:
     self.mpi, self.comm = mpi, mpi.COMM_WORLD.Dup()
     self.index, self.count = self.comm.Get_rank(), self.comm.Get_size()
     self.failed: str | None = None
+    self.forked = False  # in a process that this one has forked
     SharedCPU.world = self
     told = self.comm.allgather((devices, version()))
     self.devices = [n for n, _ in told]
@@ -205,6 +206,27 @@ class Processes:
     arena = self.arenas[rank]
     return 0 if arena is None else arena.counter(number)
 
+  # ---- processes that are forked
+
+  def check_process(self) -> None:
+    """Raises: DistributedError in a process that was forked from one of these: what it has of their memory is that
+    itself, and where they meet it would be taken for its parent."""
+    if self.forked:
+      rule = (
+        f"this process was forked from process {self.index} of {self.count}, whose devices and memory are not its own"
+      )
+      fix = (
+        "compute with numpy in it; or multiprocessing.set_start_method('spawn'): such a process has devices of its own"
+      )
+      refuse(rule, fix, error=DistributedError)
+
+  def part(self, hooks: tuple[Any, Any]) -> None:
+    """In a process that is forked, before anything else: it says nothing in its parent's name, at its end either."""
+    self.forked = True
+    sys.excepthook, threading.excepthook = hooks
+    atexit.unregister(self.end)
+    gc.enable()
+
   # ---- meeting
 
   def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
@@ -278,6 +300,7 @@ class Processes:
 
   def gather(self, message: Sequence[int], what: str) -> Sequence[Any]:
     """The messages of all processes, of at most WORDS words."""
+    self.check_process()
     if self.clash or not self.meeting.acquire(blocking=False):
       self.clash = self.clash or f"two threads of process {self.index} meet the other processes at once, in any order"
       raise DistributedError(f"{self.clash}{self.waits(what)}\n  fix: compute and read in one thread of each process")
@@ -546,6 +569,7 @@ class Processes:
 
     sys.excepthook, threading.excepthook = hook, thread_hook
     atexit.register(self.end)
+    os.register_at_fork(after_in_child=lambda: self.part((before, in_thread)))
 
   def fail(self, said: str, line: str = "") -> None:
     self.failed = said

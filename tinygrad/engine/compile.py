@@ -17,6 +17,7 @@ from tinygrad.helpers import (
   CHECK_NAN,
   CPU_THREADS,
   DEBUG,
+  KEPT_KERNELS,
   KERNEL_SCHEDULES,
   PLAN_CACHE,
   PROCESS,
@@ -52,12 +53,12 @@ else:  # the stages, imported by the first realize: a script that only imports t
   recorder = LazyModule("tinygrad.viz.recorder")
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
-CACHED_PLANS = 1024
+CACHED_ITEMS = 1 << 15  # of all plans that are kept; a plan counts as 32 at least
 TURN = 2e-4  # seconds
 BYTES_OF_WORK = 16  # that take as long as an operation
 MOST_BUFFERS = 1 << 40  # of one graph
-_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = PROCESS.table()
-_plans: dict[tuple[Any, ...], Plan] = PROCESS.table()
+_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = PROCESS.table(KEPT_KERNELS)
+_plans: dict[tuple[Any, ...], Plan] = PROCESS.table(CACHED_ITEMS, lambda plan: max(len(plan.items), 32))
 _renumbered = itertools.count(1)
 
 
@@ -166,8 +167,6 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
     plan = kept_plan(key_sink) if first == -1 else make_plan(key_sink, first)
     if VIZ:
       recorder.planned(plan, key_sink, moves.moves_of(key_sink))
-    while len(_plans) >= CACHED_PLANS:
-      del _plans[next(iter(_plans))]
     _plans[key] = plan
   if missing := sorted(plan.variables - values.keys()):
     raise UnboundError(missing)

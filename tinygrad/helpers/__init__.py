@@ -14,7 +14,7 @@ from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, proce
 from tinygrad.helpers.members import Members
 from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.output import leave_output, while_read
-from tinygrad.helpers.process import PROCESS
+from tinygrad.helpers.process import KEPT_KERNELS, PROCESS
 from tinygrad.helpers.progress import tqdm, trange
 from tinygrad.helpers.scopes import UserScope, scope_at
 from tinygrad.helpers.sequences import (

@@ -8,7 +8,42 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MOST = 1 << 17  # results of one function that are kept
+MOST = 1 << 17  # results of one function, entries of one table that are kept
+KEPT_KERNELS = 1 << 13  # kernels that are kept, in each of the tables that have something for each: some 40 KB for one
+
+
+def counts_once(value: Any) -> int:
+  return 1
+
+
+class Table(dict[Any, Any]):
+  """A dict that holds values of at most `most` in size together, and forgets the oldest ones beyond that: so a process
+  that meets ever new shapes and numbers does not grow without end."""
+
+  def __init__(self, most: int = MOST, size: Callable[[Any], int] = counts_once) -> None:
+    super().__init__()
+    self.most, self.size, self.held = (
+      most,
+      size,
+      0,
+    )  # `held`: at least what there is, since what is taken out still counts
+
+  def __setitem__(self, key: Any, value: Any) -> None:
+    self.held += self.size(value)
+    if self.held > self.most:
+      self.make_room(key, self.size(value))
+    super().__setitem__(key, value)
+
+  def make_room(self, new: Any, size: int) -> None:
+    """Counts anew. If it is too much, an eighth more goes than has to: what counting takes is shared by many."""
+    there = [(key, self.size(value)) for key, value in self.copy().items() if key != new]  # other threads add to it
+    self.held = sum(size for _, size in there) + size
+    enough = self.most if self.held <= self.most else self.most - self.most // 8
+    for key, size in there:
+      if self.held <= enough:
+        break
+      self.pop(key, None)
+      self.held -= size
 
 
 class Process:
@@ -16,12 +51,12 @@ class Process:
   them follows from its key, so that without them the same is worked out again."""
 
   def __init__(self) -> None:
-    self._tables: list[dict[Any, Any]] = []
+    self._tables: list[Table] = []
     self._forgets: list[Callable[[], None]] = []
 
-  def table(self) -> dict[Any, Any]:
-    """A new table, for the module that asks."""
-    self._tables.append({})
+  def table(self, most: int = MOST, size: Callable[[Any], int] = counts_once) -> dict[Any, Any]:
+    """A new table, for the module that asks, whose values are at most `most` in size together."""
+    self._tables.append(Table(most, size))
     return self._tables[-1]
 
   def cached(self, f: Callable[..., T]) -> functools._lru_cache_wrapper[T]:

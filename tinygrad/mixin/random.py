@@ -234,7 +234,8 @@ class Random(Indexing):
     if not dtypes.is_int(d):
       raise TypeError(f"randint: makes integers, not {d}\n  fix: use uniform for floats")
     if not low < high or high - low > 1 << 32:
-      raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
+      fix = f"low={high}, high={low}" if high < low else f"low={low}, high={low + 1}"
+      raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers\n  fix: {fix}")
     word, _ = cls._random_words(dim_arguments(*shape), device)
     steps = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64)
     return cls._make(steps.add(low).cast(d).uop, **kwargs)

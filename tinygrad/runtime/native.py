@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import DeviceError, Launch, Rendered
-from tinygrad.helpers import PROCESS, QUICK_CODE, LazyModule, getenv, json, processor_traits, span, stamp, uninterrupted
+from tinygrad.helpers import (
+  KEPT_KERNELS,
+  PROCESS,
+  QUICK_CODE,
+  LazyModule,
+  getenv,
+  json,
+  processor_traits,
+  span,
+  stamp,
+  uninterrupted,
+)
 from tinygrad.runtime import diskcache, elf
 
 binding: Any = LazyModule("llvmlite.binding")
@@ -251,7 +262,7 @@ class MachineCode:
     self.better, self.owner = submit(compile_here, self.source, self.name), os.getpid()
 
 
-_codes: dict[tuple[tuple[str, ...], Launch], MachineCode] = PROCESS.table()
+_codes: dict[tuple[tuple[str, ...], Launch], MachineCode] = PROCESS.table(KEPT_KERNELS)
 
 
 def compile_kernel(rendered: Rendered, name: str) -> MachineCode:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import PROCESS, watched
+from tinygrad.helpers import KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.products import products_apart
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
@@ -25,7 +25,9 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
-_lowered: dict[object, ScheduleItem] = PROCESS.table()  # by structural key, in whose order their slots count
+_lowered: dict[object, ScheduleItem] = PROCESS.table(
+  KEPT_KERNELS
+)  # by structural key, in whose order their slots count
 COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
