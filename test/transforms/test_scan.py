@@ -18,6 +18,7 @@ from tinygrad import (
   scan_layers,
   shard_map,
   vmap,
+  while_loop,
 )
 from tinygrad.debug.report import report
 from tinygrad.engine import compile as compiling
@@ -471,3 +472,13 @@ def test_the_tangent_of_a_loop_of_any_length_has_as_many_kernels():
     return GlobalCounters.kernel_count - before
 
   assert kernels(9) - kernels(7) == kernels(7) - kernels(5)
+
+
+@pytest.mark.parametrize("interpreted", [0, 1])
+def test_a_carry_is_found_by_its_key_whatever_the_order_of_keys(interpreted):
+  init = {"a": Tensor(1.0), "b": Tensor(10.0)}
+  with Context(INTERPRET=interpreted):
+    last, _ = scan(lambda c, x: ({"b": c["b"] + x, "a": c["a"] * 2}, None), init, Tensor([1.0, 2.0]))
+    assert (last["a"].item(), last["b"].item()) == (4.0, 13.0)
+    last = while_loop(lambda c: c["a"] < 4, lambda c: {"b": c["b"] + 1, "a": c["a"] * 2}, init)
+    assert (last["a"].item(), last["b"].item()) == (4.0, 12.0)

@@ -154,3 +154,9 @@ def test_values_are_not_read(read):
 def test_wrong_axes_are_errors(call, says):
   with pytest.raises(ValueError, match=says):
     call()
+
+
+def test_axes_are_found_by_their_key_whatever_the_order_of_keys():
+  x = {"a": Tensor([[1.0, 2.0]]), "b": Tensor([3.0, 4.0])}
+  made = vmap(lambda t: {"b": t["b"] * 2, "a": t["a"]}, ({"b": 0, "a": 1},), {"a": 1, "b": 0})(x)
+  assert made["a"].tolist() == [[1.0, 2.0]] and made["b"].tolist() == [6.0, 8.0]

@@ -9,7 +9,16 @@ from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import (
+  check_function,
+  held_like,
+  moment,
+  replaced,
+  stand_ins,
+  tracing,
+  unknown,
+  with_replaced,
+)
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import UOp
 
@@ -27,6 +36,8 @@ def checkpoint(fun: Callable[..., Any], policy: Policy = nothing_saveable) -> Ca
     >>> grad(lambda x: block(x).sum())(Tensor([0.0])).numpy().round(3)
     array([2.718], dtype=float32)
   """
+  check_function("checkpoint", fun)
+  check_function("checkpoint", policy, "the policy")
 
   @functools.wraps(fun, updated=())
   def recomputed(*args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from tinygrad.transforms.tracing import (
   unknown,
   with_replaced,
 )
-from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree_numbers
 from tinygrad.uop import UOp, describe
 
 Nodes = tuple[UOp, ...]
@@ -71,10 +71,11 @@ def check_condition(name: str, pred: Any) -> None:
 
 def check_results(yes: Any, no: Any) -> None:
   """ValueError for results that cannot be chosen among: all that may differ is what Tensors hold."""
-  tree_map(_check_alike, yes, no)
+  fix = "return the same structure of Tensors, Tensor(1.0) for a number"
+  tree_map_alike(_check_alike, yes, no, "cond: the functions return different structures", fix)
   if (a := (len(tree_leaves(yes)), tree_numbers(yes))) != (b := (len(tree_leaves(no)), tree_numbers(no))) or not a[0]:
     rule = f"one function returns {yes!r}, the other {no!r}" if a != b else f"the functions return {yes!r}, no Tensor"
-    raise ValueError(f"cond: {rule}\n  fix: return the same structure of Tensors, Tensor(1.0) for a number")
+    raise ValueError(f"cond: {rule}\n  fix: {fix}")
 
 
 def _check_alike(yes: Any, no: Any) -> None:
