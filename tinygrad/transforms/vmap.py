@@ -129,7 +129,7 @@ def _result(u: UOp, at: int | None, batching: Batching, n: sint) -> UOp:
   """What a result for one element is for all."""
   made, varies = batching.of(u), u in batching.varies
   if at is None:
-    if varies and made.shape[0] is not n and made.shape[0] == 1:
+    if varies and isinstance(made.shape[0], int) and made.shape[0] == 1:  # of one element there is no other
       return made.reshape(made.shape[1:])
     if varies:
       fix = "out_axes=0, or reduce it over the elements (psum, pmean)"
