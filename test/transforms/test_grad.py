@@ -486,3 +486,39 @@ def test_a_part_may_know_what_it_is_a_part_of():
   parts = []
   parts.append(Part(parts))
   close(grad(lambda ps: (ps[0].weight ** 2).sum())(parts)[0].weight, [4, 6])
+
+
+def largest_of(scale):
+  """Two results; the derivative is the larger of the two cotangents, which is not linear in them."""
+  f = custom_vjp(lambda x, y: (x * y, x + y))
+  f.defvjp(lambda x, y: ((x * y, x + y), None), lambda kept, gs: (gs[0].maximum(gs[1]) * scale, gs[0] - gs[1]))
+  return f
+
+
+def test_a_rule_has_the_cotangents_of_all_results_together():
+  f, x, y = largest_of(2), double(3), double(3)
+  loss = lambda x, y: (lambda r: (r[0] * 3 + r[1] * 5).sum())(f(x, y))  # noqa: E731
+  gx, gy = grad(loss, (0, 1))(x, y)
+  close(gx, [10.0] * 3)
+  close(gy, [-2.0] * 3)
+  close(grad(lambda x: f(x, y)[1].sum())(x), [2.0] * 3)
+  close(grad(lambda x: (f(x, y)[0] * -1).sum())(x), [0.0] * 3)
+  one = Tensor(1.0, dtype="float64")
+  close(vmap(grad(loss), (0, None))(x, one), [10.0] * 3)
+  close(grad(lambda t: vmap(loss, (0, None))(y, t).sum(), 0)(one), -6.0)
+  close(grad(lambda t: scan(lambda c, k: (c + loss(k, one), None), one, t)[0])(x), [10.0] * 3)
+  close(grad(lambda x: checkpoint(loss)(x, y))(x), [10.0] * 3)
+
+
+def test_grad_fxn_has_the_gradients_of_all_results_together():
+  calls = []
+
+  def backward(a, b, x):
+    calls.append(1)
+    return a.maximum(b)
+
+  both = function(lambda x: (x * 2, x * 3), grad_fxn=backward)
+  x = Tensor([1.0, 2.0])
+  a, b = both(x)
+  close((a * 3 + b * 5).sum().gradient(x)[0], [5.0, 5.0])
+  assert len(calls) == 1
