@@ -507,7 +507,11 @@ def test_a_rule_has_the_cotangents_of_all_results_together():
   close(vmap(grad(loss), (0, None))(x, one), [10.0] * 3)
   close(grad(lambda t: vmap(loss, (0, None))(y, t).sum(), 0)(one), -6.0)
   close(grad(lambda t: scan(lambda c, k: (c + loss(k, one), None), one, t)[0])(x), [10.0] * 3)
-  close(grad(lambda x: checkpoint(loss)(x, y))(x), [10.0] * 3)
+  both = lambda h: grad(lambda x: (lambda r: (r[0] * 3 + r[1] * 5).sum())(h(x)))(x)  # noqa: E731
+  close(both(checkpoint(lambda x: f(x, y))), [10.0] * 3)
+  for sign in (1, -1):
+    chosen = lambda x, sign=sign: cond(sign > x.sum() * 0, lambda t: f(t, y), lambda t: largest_of(7)(t, y), x)  # noqa: E731
+    close(both(chosen), [10.0 if sign > 0 else 35.0] * 3)
 
 
 def test_grad_fxn_has_the_gradients_of_all_results_together():

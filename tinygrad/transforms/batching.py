@@ -167,7 +167,7 @@ class Batching:
 
   def lead(self, us: Sequence[UOp]) -> Shape:
     """The lengths of the lanes' dims of what is computed from `us`."""
-    return longest([self.made[u].shape[: self.k] for u in us if u in self.varies])
+    return full_lengths([self.made[u].shape[: self.k] for u in us if u in self.varies])
 
   def lifted(self, u: UOp, lead: Shape) -> UOp:
     """What a source becomes, with dims of these lengths in front."""
@@ -373,14 +373,14 @@ def parts_over(
   """The gradients by the inputs, of results with the gradients `gs` of each lane."""
   k = len(lanes.sizes)
   found = batched(rule, lanes, (*gs, *inputs), (*(True for _ in gs), *varying))
-  lead = longest([g.shape[:k] for g in gs])
+  lead = full_lengths([g.shape[:k] for g in gs])
   parts: list[UOp | None] = []
   for f, x, varies in zip(found, inputs, varying):
     parts.append(None if f is None else summed_to(in_front(f[0], k, lead, f[1]), x, k, varies))
   return parts
 
 
-def longest(leads: Sequence[Shape]) -> Shape:
+def full_lengths(leads: Sequence[Shape]) -> Shape:
   """The lengths of the lanes' dims of what is computed from values with these, each of which is full or 1."""
   return tuple([next((n for n in ns if not (isinstance(n, int) and n == 1)), 1) for ns in zip(*leads)])
 

@@ -9,16 +9,22 @@ from tinygrad.engine.jit import is_tensor
 from tinygrad.function import with_gradient
 from tinygrad.transforms.tracing import check_function
 from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
-from tinygrad.uop import OwnGradient, UOp, describe
+from tinygrad.uop import JointGradient, UOp, describe
 
 Nodes = tuple[UOp, ...]
+Joint = Callable[[Sequence[int], Nodes, Nodes], Sequence[UOp | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnRules(OwnGradient):
+class OwnRules(JointGradient):
   """With `forward`: the tangent of the value, of the inputs and their tangents."""
 
   forward: Callable[[Nodes, Nodes], UOp]
+
+  @staticmethod
+  def of(held: tuple[Any, ...], number: int, joint: Joint, forward: Callable[[Nodes, Nodes], UOp]) -> "OwnRules":
+    """Of one of several results."""
+    return OwnRules(held, lambda g, inputs: joint((number,), (g,), inputs), number, joint, forward)
 
 
 class custom_vjp:

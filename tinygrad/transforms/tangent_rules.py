@@ -11,7 +11,7 @@ from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules, split_arguments
 from tinygrad.transforms.tracing import check_function, unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
-from tinygrad.uop import UOp, describe
+from tinygrad.uop import Ops, UOp, describe
 
 Nodes = tuple[UOp, ...]
 
@@ -65,7 +65,7 @@ class custom_jvp:
 
     def leaf(y: Any) -> Any:
       forward = forward_of(next(numbers))
-      return y._new(y.uop.with_gradient(OwnRules(held, Transposition(forward), forward)))
+      return y._new(y.uop.with_gradient(OwnRules.of(held, 0, Transposition(forward), forward)))
 
     return tree_map(leaf, out)
 
@@ -97,7 +97,8 @@ class Transposition:
 
   forward: Callable[[Nodes, Nodes], UOp]
 
-  def __call__(self, g: UOp, inputs: Nodes) -> list[UOp | None]:
+  def __call__(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
+    g = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), gs)
     holes = [unknown(x.shape, x, x.device) for x in inputs]
     made = self.forward(inputs, tuple(holes))
     found = compute_gradient(made, g, holes)
