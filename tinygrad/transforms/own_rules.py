@@ -29,7 +29,8 @@ class OwnRules(JointGradient):
 
 class custom_vjp:
   """`@custom_vjp` on a function, with the derivative that `f.defvjp(fwd, bwd)` gives: `fwd(*args)` returns (what the
-  function returns, residuals), `bwd(residuals, cotangents)` a tuple with the derivative by each argument (None: zeros).
+  function returns, residuals), `bwd(residuals, cotangents)` a tuple with the derivative by each argument (None: zeros),
+  of the cotangents of all results together.
   Arguments in `nondiff_argnums` take no derivative; `bwd` has them first. Residuals: Tensors in any structure.
   Raises: TypeError where it is called without a rule, ValueError for another number of derivatives.
 
