@@ -10,6 +10,7 @@ from tinygrad import (
   TinyJit,
   checkpoint,
   cond,
+  custom_vjp,
   grad,
   jvp,
   nn,
@@ -482,3 +483,14 @@ def test_a_carry_is_found_by_its_key_whatever_the_order_of_keys(interpreted):
     assert (last["a"].item(), last["b"].item()) == (4.0, 13.0)
     last = while_loop(lambda c: c["a"] < 4, lambda c: {"b": c["b"] + 1, "a": c["a"] * 2}, init)
     assert (last["a"].item(), last["b"].item()) == (4.0, 12.0)
+
+
+def test_a_rule_may_read_of_a_step_what_the_value_does_not():
+  f = custom_vjp(lambda a, b: a * 2)
+  f.defvjp(lambda a, b: (a * 2, b), lambda b, g: (g * 3, g * b))
+  loss = lambda w, c, xs: scan(lambda k, x: (f(w, k * x), k), c, xs)[0]  # noqa: E731
+  w, c, xs = Tensor(2.0), Tensor(5.0), Tensor([1.0, 7.0])
+  # back from the last step, where b = 4 * 7: by w 3, by b 28; then from the first, where b = 5 * 1, with g = 28 * 7
+  by_w, by_c, by_xs = grad(loss, (0, 1, 2))(w, c, xs)
+  assert (by_w.item(), by_c.item(), by_xs.tolist()) == (3 + 3 * 196, 196 * 5, [196 * 5 * 5, 28 * 4])
+  assert scan(lambda k, x: (k + loss(w * x, k, xs), k), c, Tensor([1.0, 2.0]))[0].item() == 5 + 4 + 8

@@ -183,11 +183,11 @@ def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp
   """The values that do not depend on the stand-ins, below those that do, or among `roots`; below what repeats them.
   Constants are none, but for those by which somebody may differentiate: floats of Tensors that are older than `before`,
   a `moment`, and what stands in for an argument."""
-  sink = UOp.sink(*roots)
-  order = UOp.sink(*roots, *inputs_below(sink, ())).toposort()
+  inputs = reversed(inputs_below(UOp.sink(*roots), ()))
+  order = UOp.sink(*inputs, *roots).toposort()  # what a gradient is taken by before what has it
   inner, varied = set(holes), set[UOp]()
   for u in order:
-    if u not in inner and u.op is not Ops.SINK and any(s in inner for s in u.src):
+    if u not in inner and u.op is not Ops.SINK and any(s in inner for s in (*u.src, *own_inputs(u))):
       inner.add(u)
     if u.op is Ops.HOLE or is_argument(u, before) or any(s in varied for s in u.src):
       varied.add(u)
