@@ -28,9 +28,10 @@ from tinygrad.transforms.cond import cond
 from tinygrad.transforms.donate import donate
 from tinygrad.transforms.forward import hessian, hvp, jacfwd, jvp, linearize
 from tinygrad.transforms.grad import grad, jacrev, stop_gradient, value_and_grad, vjp
-from tinygrad.transforms.own_rules import custom_jvp, custom_vjp
+from tinygrad.transforms.own_rules import custom_vjp
 from tinygrad.transforms.scan import scan, scan_layers
 from tinygrad.transforms.shard_map import shard_map
+from tinygrad.transforms.tangent_rules import custom_jvp
 from tinygrad.transforms.vmap import vmap
 from tinygrad.transforms.while_loop import while_loop
 from tinygrad.tuning.by_hand import kernel_schedule

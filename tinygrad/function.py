@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.engine.jit import is_tensor, uops_of
 from tinygrad.engine.realize import random_states
 from tinygrad.helpers import children_of
-from tinygrad.uop import Ops, OwnGradient, UOp
+from tinygrad.uop import JointGradient, Ops, UOp
 
 
 def tensors_in(given: Any) -> list[Any]:
@@ -78,24 +78,27 @@ def function(
 
 
 def with_gradient(results: tuple[Any, ...], inputs: list[Any], grad_fxn: Callable[..., Any], name: str) -> Any:
-  """The results, differentiated by the inputs as `grad_fxn` says: each result with the others' gradients 0, for a
-  gradient is linear in them."""
+  """The results, differentiated by the inputs as `grad_fxn` says of all of them together; one that nothing is computed
+  from has gradient 0."""
   kept = tuple([x._new(UOp.new(Ops.DETACH, x.dtype, (x.uop,))) for x in inputs])
 
-  def rule_of(i: int) -> Callable[[UOp, tuple[UOp, ...]], list[UOp | None]]:
-    def rule(g: UOp, nodes: tuple[UOp, ...]) -> list[UOp | None]:
-      gradients = [type(y)(g) if k == i else y.zeros_like() for k, y in enumerate(results)]
-      got = grad_fxn(*gradients, *[x._new(u) for x, u in zip(kept, nodes)])
-      parts = got if isinstance(got, (list, tuple)) else (got,)
-      if len(parts) != len(kept) or any(p is not None and p.shape != x.shape for p, x in zip(parts, kept)):
-        problem = f"function {name}: grad_fxn gives {len(parts)} gradients for {len(kept)} inputs"
-        shapes = ", ".join(str(list(x.shape)) for x in kept)
-        raise RuntimeError(f"{problem}, or others than of their shapes\n  fix: return tensors of {shapes}, or None")
-      return [None if p is None else p.cast(x.dtype).uop for p, x in zip(parts, kept)]
+  def joint(numbers: Sequence[int], gs: tuple[UOp, ...], nodes: tuple[UOp, ...]) -> list[UOp | None]:
+    given: dict[int, UOp] = {}
+    for i, g in zip(numbers, gs):
+      given[i] = given[i].alu(Ops.ADD, g) if i in given else g
+    gradients = [type(y)(given[i]) if i in given else y.zeros_like() for i, y in enumerate(results)]
+    got = grad_fxn(*gradients, *[x._new(u) for x, u in zip(kept, nodes)])
+    parts = got if isinstance(got, (list, tuple)) else (got,)
+    if len(parts) != len(kept) or any(p is not None and p.shape != x.shape for p, x in zip(parts, kept)):
+      problem = f"function {name}: grad_fxn gives {len(parts)} gradients for {len(kept)} inputs"
+      shapes = ", ".join(str(list(x.shape)) for x in kept)
+      raise RuntimeError(f"{problem}, or others than of their shapes\n  fix: return tensors of {shapes}, or None")
+    return [None if p is None else p.cast(x.dtype).uop for p, x in zip(parts, kept)]
 
-    return rule
+  def own(i: int) -> JointGradient:
+    return JointGradient(kept, lambda g, nodes: joint((i,), (g,), nodes), i, joint)
 
-  made = [type(y)(y.uop.with_gradient(OwnGradient(kept, rule_of(i)))) for i, y in enumerate(results)]
+  made = [type(y)(y.uop.with_gradient(own(i))) for i, y in enumerate(results)]
   for y in made:
     y.follows = False
   return tuple(made)

@@ -910,3 +910,11 @@ def test_a_variable_that_cannot_leave_the_dim_is_not_looked_at():
   for k in (3, 4):
     f(Tensor.arange(10).clone().realize(), v.bind(k))
   assert f.captured.limits == []
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_an_argument_that_holds_itself_is_told(kind):
+  given = [Tensor([1.0])] if kind == "list" else {0: Tensor([1.0])}
+  given.append(given) if kind == "list" else given.update({1: given})
+  with pytest.raises(JitError, match="holds itself\n  fix: "):
+    TinyJit(lambda t: t[0] * 2)(given)

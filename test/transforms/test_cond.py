@@ -68,3 +68,15 @@ def test_each_element_and_each_replay_chooses():
 def test_what_is_refused(call, error, says):
   with pytest.raises(error, match=says):
     call(POSITIVE)
+
+
+def test_a_choice_by_a_choice_among_what_reads_nothing():
+  """What the first chooses by is read by its derivative alone."""
+
+  def chosen(x):
+    first = cond(x.sum() > 0, lambda t: Tensor(3.0), lambda t: Tensor(4.0), x.tanh())
+    return cond(first > 3.5, lambda: Tensor(1.0), lambda: Tensor(2.0))
+
+  x = Tensor([[1.0, 2.0], [-3.0, 1.0]])
+  assert vmap(chosen)(x).tolist() == [2.0, 1.0]
+  assert vmap(grad(chosen))(x).tolist() == [[0.0, 0.0], [0.0, 0.0]]

@@ -8,6 +8,8 @@ import pytest
 from tinygrad import (
   Tensor,
   TinyJit,
+  checkpoint,
+  cond,
   custom_jvp,
   custom_op,
   custom_vjp,
@@ -25,6 +27,7 @@ from tinygrad import (
   value_and_grad,
   vjp,
   vmap,
+  while_loop,
 )
 
 rng = np.random.default_rng(0)
@@ -332,3 +335,194 @@ def test_with_custom_ops_and_functions():
 def test_what_is_refused(call, error, says):
   with pytest.raises(error, match=says):
     call(double(3))
+
+
+def test_one_tensor_may_be_two_arguments():
+  x = double(2)
+  for jacobian in (jacfwd, jacrev):
+    by_a, by_b = jacobian(lambda a, b: a * 2 + b * 3, (0, 1))(x, x)
+    close(by_a, 2 * np.eye(2))
+    close(by_b, 3 * np.eye(2))
+
+
+def test_a_tangent_is_found_by_its_key_whatever_the_order_of_keys():
+  @custom_jvp
+  def both(x):
+    return {"a": x, "b": x * 2}
+
+  both.defjvp(lambda primals, tangents: (both(*primals), {"b": tangents[0] * 7, "a": tangents[0] * 5}))
+  found = jvp(both, (double(2),), (Tensor.ones(2, dtype="float64"),))[1]
+  close(found["a"], [5, 5])
+  close(found["b"], [7, 7])
+  close(grad(lambda x: both(x)["a"].sum())(double(2)), [5, 5])
+
+
+def rule_of(tangent):
+  """A function of one argument with that derivative in its direction t."""
+  f = custom_jvp(lambda x: x * 2)
+  f.defjvp(lambda primals, tangents: (f(*primals), tangent(primals[0], tangents[0])))
+  return f
+
+
+@pytest.mark.parametrize("tangent", [lambda x, t: t * t, lambda x, t: t.relu() * x, lambda x, t: (x * t).exp()])
+def test_a_rule_for_tangents_that_is_not_linear_has_no_gradient(tangent):
+  x = double(2)
+  close(jvp(rule_of(tangent), (x,), (x,))[1], tangent(x, x))
+  with pytest.raises(ValueError, match="custom_jvp: the rule's tangent is not linear(?s:.*)custom_vjp"):
+    grad(lambda t: rule_of(tangent)(t).sum())(x)
+
+
+def test_one_that_is_linear_has_whatever_it_is_made_of():
+  x, w = double(3), double(3, 3)
+  linear = {
+    "product": lambda x, t: t @ w,
+    "choice": lambda x, t: (x > 0).where(t, t / (1 + x * x)),
+    "parts": lambda x, t: Tensor.cat(t[1:], t[:1]).cumsum(0) - t.sum(),
+    "loop": lambda x, t: scan(lambda c, k: (c * k + t, c), t, x)[0],
+    "condition": lambda x, t: cond(x.sum() > 0, lambda a: a * 2, lambda a: a * x, t),
+  }
+  for name, tangent in linear.items():
+    want = grad(lambda t, tangent=tangent: (tangent(x, t) * w[0]).sum())(x)
+    got = grad(lambda t, tangent=tangent: (rule_of(tangent)(t) * w[0]).sum())(x)
+    assert np.allclose(got.numpy(), want.numpy()), name
+
+
+NOT_CALLED = {
+  "grad": grad, "value_and_grad": value_and_grad, "jacrev": jacrev, "jacfwd": jacfwd, "hessian": hessian,
+  "checkpoint": checkpoint, "vmap": vmap, "custom_vjp": custom_vjp, "custom_jvp": custom_jvp,
+  "vjp": lambda f: vjp(f, double(2)), "linearize": lambda f: linearize(f, double(2)),
+  "jvp": lambda f: jvp(f, (double(2),), (double(2),)), "hvp": lambda f: hvp(f, (double(2),), (double(2),)),
+  "scan": lambda f: scan(f, double(2), length=2), "defjvp": lambda f: custom_jvp(abs).defjvp(f),
+  "fwd": lambda f: custom_vjp(abs).defvjp(f, abs), "bwd": lambda f: custom_vjp(abs).defvjp(abs, f),
+  "condition": lambda f: while_loop(f, abs, double(2)), "step": lambda f: while_loop(abs, f, double(2)),
+  "policy": lambda f: checkpoint(abs, f),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_CALLED)
+def test_what_is_no_function_is_refused_where_it_is_given(name):
+  said = {"value_and_grad": "grad", "defjvp": "custom_jvp", "fwd": "custom_vjp: fwd", "bwd": "custom_vjp: bwd"}
+  said |= {"condition": "while_loop: the condition", "step": "while_loop: the step", "policy": "checkpoint: the policy"}
+  with pytest.raises(TypeError, match=rf"^{said.get(name, name)}.* is 3, which cannot be called\n  fix: give"):
+    NOT_CALLED[name](3)
+
+
+X, V = Tensor([1.0, 2.0]), {"a": Tensor([1.0, 2.0]), "b": Tensor([3.0, 4.0])}
+TWO = lambda v: {"a": v["a"] * 2, "b": v["b"] * 3}  # noqa: E731
+
+
+def returns(result):
+  f = custom_vjp(lambda x: x * 2)
+  f.defvjp(lambda x: (result(f(x)), None), lambda kept, g: (g,))
+  return lambda: f(X)
+
+
+def derivative(g):
+  f = custom_vjp(TWO)
+  f.defvjp(lambda v: (TWO(v), None), lambda kept, gs: (g,))
+  return lambda: grad(lambda v: f(v)["a"].sum())(V)
+
+
+def tangent(t):
+  f = custom_jvp(TWO)
+  f.defjvp(lambda primals, tangents: (f(*primals), t))
+  return lambda: jvp(f, (V,), (V,))
+
+
+def half(t):
+  return t.cast("float16")
+
+
+STRUCTURES = {
+  "a missing cotangent": (lambda: vjp(TWO, V)[1]({"a": X}), "vjp: the cotangents are structured.*no b in"),
+  "a cotangent more": (lambda: vjp(TWO, V)[1](V | {"c": X}), "vjp: the cotangents are structured.*in other places"),
+  "its type": (lambda: vjp(TWO, V)[1](V | {"a": half(X)}), r"^vjp: float16\[2\].* no cotangent of float32.*"),
+  "a missing tangent": (lambda: jvp(TWO, (V,), ({"a": X},)), "^jvp: the tangents are structured.*no b in"),
+  "a tangent more": (lambda: jvp(TWO, (V,), (V | {"c": X},)), "^jvp: the tangents are structured.*in other places"),
+  "a tangent's type": (lambda: linearize(TWO, V)[1](V | {"a": half(X)}), r"^linearize: float16\[2\].* no tangent of"),
+  "hvp's": (lambda: hvp(lambda x: (x**3).sum(), (X,), (X[:1],)), r"^hvp: float32\[1\].* no tangent of float32\[2\]"),
+  "hvp's number": (lambda: hvp(lambda x: (x**3).sum(), (X,), (X, X)), "^hvp: 2 tangents for 1 primals"),
+  "cond": (lambda: cond(X.sum() > 0, lambda: V, lambda: {"a": X}), "^cond: the functions return diff.*no b in"),
+  "cond, more": (lambda: cond(X.sum() > 0, lambda: V, lambda: V | {"c": X}), "^cond: the functions.*in other places"),
+  "scan": (lambda: scan(lambda c, x: ({"a": c["a"]}, x), V, X), "^scan: the carry is structured.*no b in"),
+  "scan, more": (lambda: scan(lambda c, x: (c | {"c": x}, x), V, X), "^scan: the carry is structured.*in other places"),
+  "while_loop": (lambda: while_loop(lambda c: X.sum() > 9, lambda c: {"a": X}, V), "^while_loop: the carry .*no b in"),
+  "custom_jvp": (tangent({"a": X}), "^custom_jvp: the rule's tangent is structured.*no b in"),
+  "custom_jvp, more": (tangent(V | {"c": X}), "^custom_jvp: the rule's tangent is structured.*in other places"),
+  "custom_jvp, number": (tangent({"a": X, "b": 3}), "^custom_jvp: the rule's tangent is 3 of a result"),
+  "custom_vjp": (derivative({"a": X}), "^custom_vjp: bwd gives a derivative that is structured.*no b in"),
+  "custom_vjp, more": (derivative(V | {"c": X}), "^custom_vjp: bwd gives a derivative that .*in other places"),
+  "fwd": (returns(lambda y: {"a": y, "b": y}), "^custom_vjp: fwd gives {.* as the result, and the function float32"),
+  "fwd, less": (returns(lambda y: None), "^custom_vjp: fwd gives None as the result, and the function float32"),
+  "fwd, type": (returns(half), r"^custom_vjp: fwd gives float16\[2\].* as the result, and the function float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_what_is_structured_in_another_way_is_told_by_the_transforms_name(name):
+  call, says = STRUCTURES[name]
+  with pytest.raises(ValueError, match=rf"(?s){says}.*\n  fix: "):
+    call()
+
+
+def test_what_holds_itself_has_no_end():
+  x, d = [X], {"a": X}
+  x.append(x)
+  d["d"] = (d, X)
+  first = lambda t: next(iter(t.values() if isinstance(t, dict) else t)).sum()  # noqa: E731
+  for given in (x, d):
+    for call in (grad(first), vmap(first), checkpoint(first), jacfwd(first), lambda t: vjp(first, t)):
+      with pytest.raises(
+        ValueError, match=f"a {type(given).__name__} among the arguments .* holds itself(?s:.*)  fix: "
+      ):
+        call(given)
+
+
+def test_a_part_may_know_what_it_is_a_part_of():
+  class Part:
+    def __init__(self, parts):
+      self.weight, self.parts = Tensor([2.0, 3.0]), parts
+
+  parts = []
+  parts.append(Part(parts))
+  close(grad(lambda ps: (ps[0].weight ** 2).sum())(parts)[0].weight, [4, 6])
+
+
+def largest_of(scale):
+  """Two results; the derivative is the larger of the two cotangents, which is not linear in them."""
+  f = custom_vjp(lambda x, y: (x * y, x + y))
+  f.defvjp(lambda x, y: ((x * y, x + y), None), lambda kept, gs: (gs[0].maximum(gs[1]) * scale, gs[0] - gs[1]))
+  return f
+
+
+def test_a_rule_has_the_cotangents_of_all_results_together():
+  f, x, y = largest_of(2), double(3), double(3)
+  loss = lambda x, y: (lambda r: (r[0] * 3 + r[1] * 5).sum())(f(x, y))  # noqa: E731
+  gx, gy = grad(loss, (0, 1))(x, y)
+  close(gx, [10.0] * 3)
+  close(gy, [-2.0] * 3)
+  close(grad(lambda x: f(x, y)[1].sum())(x), [2.0] * 3)
+  close(grad(lambda x: (f(x, y)[0] * -1).sum())(x), [0.0] * 3)
+  one = Tensor(1.0, dtype="float64")
+  close(vmap(grad(loss), (0, None))(x, one), [10.0] * 3)
+  close(grad(lambda t: vmap(loss, (0, None))(y, t).sum(), 0)(one), -6.0)
+  close(grad(lambda t: scan(lambda c, k: (c + loss(k, one), None), one, t)[0])(x), [10.0] * 3)
+  both = lambda h: grad(lambda x: (lambda r: (r[0] * 3 + r[1] * 5).sum())(h(x)))(x)  # noqa: E731
+  close(both(checkpoint(lambda x: f(x, y))), [10.0] * 3)
+  for sign in (1, -1):
+    chosen = lambda x, sign=sign: cond(sign > x.sum() * 0, lambda t: f(t, y), lambda t: largest_of(7)(t, y), x)  # noqa: E731
+    close(both(chosen), [10.0 if sign > 0 else 35.0] * 3)
+
+
+def test_grad_fxn_has_the_gradients_of_all_results_together():
+  calls = []
+
+  def backward(a, b, x):
+    calls.append(1)
+    return a.maximum(b)
+
+  both = function(lambda x: (x * 2, x * 3), grad_fxn=backward)
+  x = Tensor([1.0, 2.0])
+  a, b = both(x)
+  close((a * 3 + b * 5).sum().gradient(x)[0], [5.0, 5.0])
+  assert len(calls) == 1

@@ -10,6 +10,7 @@ from tinygrad import (
   TinyJit,
   checkpoint,
   cond,
+  custom_vjp,
   grad,
   jvp,
   nn,
@@ -18,6 +19,7 @@ from tinygrad import (
   scan_layers,
   shard_map,
   vmap,
+  while_loop,
 )
 from tinygrad.debug.report import report
 from tinygrad.engine import compile as compiling
@@ -471,3 +473,24 @@ def test_the_tangent_of_a_loop_of_any_length_has_as_many_kernels():
     return GlobalCounters.kernel_count - before
 
   assert kernels(9) - kernels(7) == kernels(7) - kernels(5)
+
+
+@pytest.mark.parametrize("interpreted", [0, 1])
+def test_a_carry_is_found_by_its_key_whatever_the_order_of_keys(interpreted):
+  init = {"a": Tensor(1.0), "b": Tensor(10.0)}
+  with Context(INTERPRET=interpreted):
+    last, _ = scan(lambda c, x: ({"b": c["b"] + x, "a": c["a"] * 2}, None), init, Tensor([1.0, 2.0]))
+    assert (last["a"].item(), last["b"].item()) == (4.0, 13.0)
+    last = while_loop(lambda c: c["a"] < 4, lambda c: {"b": c["b"] + 1, "a": c["a"] * 2}, init)
+    assert (last["a"].item(), last["b"].item()) == (4.0, 12.0)
+
+
+def test_a_rule_may_read_of_a_step_what_the_value_does_not():
+  f = custom_vjp(lambda a, b: a * 2)
+  f.defvjp(lambda a, b: (a * 2, b), lambda b, g: (g * 3, g * b))
+  loss = lambda w, c, xs: scan(lambda k, x: (f(w, k * x), k), c, xs)[0]  # noqa: E731
+  w, c, xs = Tensor(2.0), Tensor(5.0), Tensor([1.0, 7.0])
+  # back from the last step, where b = 4 * 7: by w 3, by b 28; then from the first, where b = 5 * 1, with g = 28 * 7
+  by_w, by_c, by_xs = grad(loss, (0, 1, 2))(w, c, xs)
+  assert (by_w.item(), by_c.item(), by_xs.tolist()) == (3 + 3 * 196, 196 * 5, [196 * 5 * 5, 28 * 4])
+  assert scan(lambda k, x: (k + loss(w * x, k, xs), k), c, Tensor([1.0, 2.0]))[0].item() == 5 + 4 + 8

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit
+from tinygrad import Tensor, TinyJit, psum
 from tinygrad.device import Mesh, P, ShardError
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.transforms.vmap import vmap
@@ -154,3 +154,16 @@ def test_values_are_not_read(read):
 def test_wrong_axes_are_errors(call, says):
   with pytest.raises(ValueError, match=says):
     call()
+
+
+def test_axes_are_found_by_their_key_whatever_the_order_of_keys():
+  x = {"a": Tensor([[1.0, 2.0]]), "b": Tensor([3.0, 4.0])}
+  made = vmap(lambda t: {"b": t["b"] * 2, "a": t["a"]}, ({"b": 0, "a": 1},), {"a": 1, "b": 0})(x)
+  assert made["a"].tolist() == [[1.0, 2.0]] and made["b"].tolist() == [6.0, 8.0]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_sum_over_the_elements_is_one_result_however_many_there_are(n):
+  x = Tensor(np.arange(2.0 * n).reshape(n, 2))
+  each, total = vmap(lambda t: (t * 2, psum(t, "i")), out_axes=(0, None), axis_name="i")(x)
+  assert each.tolist() == (x * 2).tolist() and total.tolist() == x.sum(0).tolist()

@@ -87,7 +87,10 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
-    found = [a.signature(x) for x in given]
+    try:
+      found = [a.signature(x) for x in given]
+    except RecursionError:
+      raise JitError("an argument is a list or dict that holds itself\n  fix: give one that does not") from None
     if not a.others:
       return (None, settings, *found), list(a.buffers), a.variables, a.found
     realize_all(a.found)

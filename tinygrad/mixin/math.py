@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.mixin.base import also_named, check_choice, python_number
 from tinygrad.mixin.elementwise import Elementwise
-from tinygrad.transforms.own_rules import custom_jvp
+from tinygrad.transforms.tangent_rules import custom_jvp
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Elementwise)

@@ -11,7 +11,7 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, also_named, mismatch, sint
 from tinygrad.mixin.creation import Creation
 from tinygrad.mixin.math import in_float32
-from tinygrad.transforms.own_rules import custom_jvp
+from tinygrad.transforms.tangent_rules import custom_jvp
 from tinygrad.uop import Ops, UOp, is_int
 
 Axis = int | Sequence[int] | None

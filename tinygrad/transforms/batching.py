@@ -19,7 +19,7 @@ from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.tracing import held_like, inputs_below, unknown
-from tinygrad.uop import CustomOp, Factors, Ops, OwnGradient, UOp, describe, holes_like, sint
+from tinygrad.uop import CustomOp, Factors, JointGradient, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Nodes = tuple[UOp, ...]
@@ -167,8 +167,7 @@ class Batching:
 
   def lead(self, us: Sequence[UOp]) -> Shape:
     """The lengths of the lanes' dims of what is computed from `us`."""
-    known = [self.made[u].shape[: self.k] for u in us if u in self.varies]
-    return tuple([next((n for n in ns if not (isinstance(n, int) and n == 1)), 1) for ns in zip(*known)])
+    return full_lengths([self.made[u].shape[: self.k] for u in us if u in self.varies])
 
   def lifted(self, u: UOp, lead: Shape) -> UOp:
     """What a source becomes, with dims of these lengths in front."""
@@ -283,6 +282,8 @@ class Batching:
     varying = tuple([x in self.varies for x in inputs])
     held = held_like(own.held, [self.made[x] for x in inputs])
     new = replace(own, held=held, rule=OverOwnRule(own.rule, self.lanes, varying))
+    if isinstance(new, JointGradient):
+      new = replace(new, joint=OverJoint(new.joint, self.lanes, varying))
     if isinstance(new, OwnRules):
       new = replace(new, forward=OverForward(new.forward, self.lanes, varying))
     return self.lifted(u.src[0], lead).with_gradient(new)
@@ -350,12 +351,38 @@ class OverOwnRule:
   varying: tuple[bool, ...]
 
   def __call__(self, g: UOp, inputs: Nodes) -> list[UOp | None]:
-    k = len(self.lanes.sizes)
-    found = batched(lambda xs: self.rule(xs[0], xs[1:]), self.lanes, (g, *inputs), (True, *self.varying))
-    parts: list[UOp | None] = []
-    for f, x, varies in zip(found, inputs, self.varying):
-      parts.append(None if f is None else summed_to(in_front(f[0], k, g.shape[:k], f[1]), x, k, varies))
-    return parts
+    return parts_over(lambda xs: self.rule(xs[0], xs[1:]), self.lanes, (g,), inputs, self.varying)
+
+
+@dataclass(frozen=True, slots=True)
+class OverJoint:
+  """The rule of several results together, over lanes; `varying`: which inputs have them."""
+
+  joint: Callable[[Sequence[int], Nodes, Nodes], Sequence[UOp | None]]
+  lanes: Lanes
+  varying: tuple[bool, ...]
+
+  def __call__(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
+    n = len(gs)
+    return parts_over(lambda xs: self.joint(numbers, xs[:n], xs[n:]), self.lanes, gs, inputs, self.varying)
+
+
+def parts_over(
+  rule: Callable[[Nodes], Sequence[UOp | None]], lanes: Lanes, gs: Nodes, inputs: Nodes, varying: tuple[bool, ...]
+) -> list[UOp | None]:
+  """The gradients by the inputs, of results with the gradients `gs` of each lane."""
+  k = len(lanes.sizes)
+  found = batched(rule, lanes, (*gs, *inputs), (*(True for _ in gs), *varying))
+  lead = full_lengths([g.shape[:k] for g in gs])
+  parts: list[UOp | None] = []
+  for f, x, varies in zip(found, inputs, varying):
+    parts.append(None if f is None else summed_to(in_front(f[0], k, lead, f[1]), x, k, varies))
+  return parts
+
+
+def full_lengths(leads: Sequence[Shape]) -> Shape:
+  """The lengths of the lanes' dims of what is computed from values with these, each of which is full or 1."""
+  return tuple([next((n for n in ns if not (isinstance(n, int) and n == 1)), 1) for ns in zip(*leads)])
 
 
 @dataclass(frozen=True, slots=True)

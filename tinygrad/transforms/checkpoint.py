@@ -6,12 +6,21 @@ from typing import Any
 
 from tinygrad.transforms.checkpoint_policies import Policy, nothing_saveable
 from tinygrad.transforms.forward import tangents_of
-from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.gradient import compute_gradients
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
-from tinygrad.transforms.tracing import held_like, moment, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import (
+  check_function,
+  held_like,
+  moment,
+  replaced,
+  stand_ins,
+  tracing,
+  unknown,
+  with_replaced,
+)
 from tinygrad.transforms.tree import tree_leaves, tree_map
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 
 Nodes = tuple[UOp, ...]
 
@@ -27,6 +36,8 @@ def checkpoint(fun: Callable[..., Any], policy: Policy = nothing_saveable) -> Ca
     >>> grad(lambda x: block(x).sum())(Tensor([0.0])).numpy().round(3)
     array([2.718], dtype=float32)
   """
+  check_function("checkpoint", fun)
+  check_function("checkpoint", policy, "the policy")
 
   @functools.wraps(fun, updated=())
   def recomputed(*args: Any, **kwargs: Any) -> Any:
@@ -38,14 +49,14 @@ def checkpoint(fun: Callable[..., Any], policy: Policy = nothing_saveable) -> Ca
     same = outside(results, list(actual), before)
     boundary = [*actual, *same]
     example = next(iter(tree_leaves(result)), None)
-    region = Recomputed(boundary, policy)
+    region = Recomputed(results, boundary, policy)
     values = replaced(result, actual)
     inputs = [actual.get(u, u) for u in boundary]
+    numbers = iter(range(len(results)))
 
     def leaf(y: Any, value: Any) -> Any:
-      held = held_like([example] * len(inputs), inputs)
-      body = with_replaced(y.uop, dict(zip(boundary, region.holes)))
-      return y._new(value.uop.with_gradient(OwnRules(held, region.rule_of(body), region.forward_of(body))))
+      held, i = held_like([example] * len(inputs), inputs), next(numbers)
+      return y._new(value.uop.with_gradient(OwnRules.of(held, i, region.gradient, region.forward_of(region.bodies[i]))))
 
     return tree_map(leaf, result, values) if inputs else values
 
@@ -55,9 +66,11 @@ def checkpoint(fun: Callable[..., Any], policy: Policy = nothing_saveable) -> Ca
 class Recomputed:
   """What was computed from values at its boundary: its gradients, of values that are computed again."""
 
-  def __init__(self, boundary: Sequence[UOp], policy: Policy) -> None:
+  def __init__(self, results: Sequence[UOp], boundary: Sequence[UOp], policy: Policy) -> None:
     self.policy = policy
     self.holes = [unknown(u.shape, u, u.device) for u in boundary]
+    memo = dict(zip(boundary, self.holes))
+    self.bodies = [with_replaced(y, memo) for y in results]
     self.again: dict[Nodes, list[UOp]] = {}  # the inputs, waiting for the first gradient that arrives
 
   def forward_of(self, body: UOp) -> Callable[[Nodes, Nodes], UOp]:
@@ -70,19 +83,16 @@ class Recomputed:
 
     return forward
 
-  def rule_of(self, body: UOp) -> Callable[[UOp, Nodes], Sequence[UOp | None]]:
-    """The gradients of one result by the inputs."""
-
-    def rule(g: UOp, inputs: Nodes) -> list[UOp | None]:
-      at = unknown(g.shape, g, g.device)
-      found = compute_gradient(body, at, self.holes)
-      kept = self.kept(body, inputs, g)
-      if inputs not in self.again:
-        self.again = {inputs: [x.wait(g) for x in inputs]}
-      memo = {**kept, at: g, **dict(zip(self.holes, self.again[inputs]))}
-      return [with_replaced(found[h], memo) if h in found else None for h in self.holes]
-
-    return rule
+  def gradient(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
+    """The gradients of some results, by the inputs."""
+    at = [unknown(g.shape, g, g.device) for g in gs]
+    bodies = [self.bodies[i] for i in numbers]
+    found = compute_gradients(list(zip(bodies, at)), self.holes)
+    kept = self.kept(UOp.sink(*bodies), inputs, gs[0])
+    if inputs not in self.again:
+      self.again = {inputs: [x.wait(gs[0]) for x in inputs]}
+    memo = {**kept, **dict(zip(at, gs)), **dict(zip(self.holes, self.again[inputs]))}
+    return [with_replaced(found[h], memo) if h in found else None for h in self.holes]
 
   def kept(self, body: UOp, inputs: Nodes, g: UOp) -> dict[UOp, UOp]:
     """The values that the policy keeps, as they were computed; brought back from where it sends them when the gradient
@@ -90,7 +100,7 @@ class Recomputed:
     memo = dict(zip(self.holes, inputs))
     found: dict[UOp, UOp] = {}
     for u in body.toposort():
-      if u in memo or not (where := self.policy(u)):
+      if u in memo or u.op is Ops.SINK or not (where := self.policy(u)):
         continue
       value = with_replaced(u, memo)
       if isinstance(where, str) and (here := value.device) is not None:

@@ -1,5 +1,6 @@
 """`cond`: one of two functions, by a condition that is known only when it runs."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.forward import tangents_of
-from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.gradient import compute_gradients
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
 from tinygrad.transforms.tracing import (
@@ -21,7 +22,7 @@ from tinygrad.transforms.tracing import (
   unknown,
   with_replaced,
 )
-from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree_numbers
 from tinygrad.uop import UOp, describe
 
 Nodes = tuple[UOp, ...]
@@ -54,12 +55,16 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   boundary = [*actual, *outside(roots, list(actual), before)]
   inputs = [*(actual.get(u, u) for u in boundary), pred.reshape(()).uop]
 
-  def leaf(yes: Any, no: Any, y: Any, n: Any) -> Any:
-    choice = Choice.of(yes.uop, no.uop, boundary)
-    held = held_like([pred] * len(inputs), inputs)
-    return y._new(pred.reshape(()).where(y, n).uop.with_gradient(OwnRules(held, choice.gradient, choice.tangent)))
+  pairs: list[tuple[UOp, UOp]] = []
+  tree_map(lambda yes, no: pairs.append((yes.uop, no.uop)), *ways)
+  choice, numbers = Choice.of(pairs, boundary), iter(range(len(pairs)))
 
-  return tree_map(leaf, *ways, *values)
+  def leaf(y: Any, n: Any) -> Any:
+    held, i = held_like([pred] * len(inputs), inputs), next(numbers)
+    rules = OwnRules.of(held, i, choice.gradient, functools.partial(choice.tangent, i))
+    return y._new(pred.reshape(()).where(y, n).uop.with_gradient(rules))
+
+  return tree_map(leaf, *values)
 
 
 def check_condition(name: str, pred: Any) -> None:
@@ -71,10 +76,11 @@ def check_condition(name: str, pred: Any) -> None:
 
 def check_results(yes: Any, no: Any) -> None:
   """ValueError for results that cannot be chosen among: all that may differ is what Tensors hold."""
-  tree_map(_check_alike, yes, no)
+  fix = "return the same structure of Tensors, Tensor(1.0) for a number"
+  tree_map_alike(_check_alike, yes, no, "cond: the functions return different structures", fix)
   if (a := (len(tree_leaves(yes)), tree_numbers(yes))) != (b := (len(tree_leaves(no)), tree_numbers(no))) or not a[0]:
     rule = f"one function returns {yes!r}, the other {no!r}" if a != b else f"the functions return {yes!r}, no Tensor"
-    raise ValueError(f"cond: {rule}\n  fix: return the same structure of Tensors, Tensor(1.0) for a number")
+    raise ValueError(f"cond: {rule}\n  fix: {fix}")
 
 
 def _check_alike(yes: Any, no: Any) -> None:
@@ -86,30 +92,31 @@ def _check_alike(yes: Any, no: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-  """One of two graphs over `holes`, and their derivatives; the last input is the condition."""
+  """Of each result one of two graphs over `holes`, and their derivatives; the last input is the condition."""
 
-  ways: tuple[UOp, UOp]
+  results: tuple[tuple[UOp, UOp], ...]
   holes: Nodes
 
   @staticmethod
-  def of(yes: UOp, no: UOp, boundary: Sequence[UOp]) -> "Choice":
+  def of(pairs: Sequence[tuple[UOp, UOp]], boundary: Sequence[UOp]) -> "Choice":
     holes = tuple([unknown(u.shape, u, u.device) for u in boundary])
     memo = dict(zip(boundary, holes))
-    return Choice((with_replaced(yes, memo), with_replaced(no, memo)), holes)
+    return Choice(tuple([(with_replaced(yes, memo), with_replaced(no, memo)) for yes, no in pairs]), holes)
 
-  def gradient(self, g: UOp, inputs: Nodes) -> list[UOp | None]:
+  def gradient(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
     *given, pred = inputs
-    at = unknown(g.shape, g, g.device)
-    found = [compute_gradient(way, at, self.holes) for way in self.ways]
+    at = [unknown(g.shape, g, g.device) for g in gs]
+    found = [compute_gradients([(self.results[i][way], h) for i, h in zip(numbers, at)], self.holes) for way in (0, 1)]
     parts = [[f.get(h) for f in found] for h in self.holes]
-    return [*(self.chosen(pred, pair, given, {at: g}) for pair in parts), None]
+    return [*(self.chosen(pred, pair, given, dict(zip(at, gs))) for pair in parts), None]
 
-  def tangent(self, inputs: Nodes, tangents: Nodes) -> UOp:
+  def tangent(self, number: int, inputs: Nodes, tangents: Nodes) -> UOp:
     *given, pred = inputs
     directions = {h: unknown(h.shape, h, h.device) for h in self.holes}
-    found: list[UOp | None] = [tangents_of([way], directions).get(way) for way in self.ways]
+    ways = self.results[number]
+    found: list[UOp | None] = [tangents_of([way], directions).get(way) for way in ways]
     made = self.chosen(pred, found, given, dict(zip(directions.values(), tangents)))
-    return self.ways[0].const_like(0) if made is None else made
+    return ways[0].const_like(0) if made is None else made
 
   def chosen(self, pred: UOp, pair: Sequence[UOp | None], given: Sequence[UOp], memo: dict[UOp, UOp]) -> UOp | None:
     """One of two nodes (None: zeros) over the inputs."""

@@ -13,18 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.engine.jit import is_tensor
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import LanesOp, lanes_op
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.custom import RuledOp
-from tinygrad.transforms.grad import ArgNums, Called, Function, grad, jacrev, one_hots, with_arguments
+from tinygrad.transforms.grad import (
+  ArgNums,
+  Called,
+  Function,
+  check_direction,
+  grad,
+  jacrev,
+  one_hots,
+  with_arguments,
+)
 from tinygrad.transforms.loop import ScanLoop, ScanOp, canonical_loop, residuals
 from tinygrad.transforms.own_rules import OwnRules
-from tinygrad.transforms.tracing import inputs_below, replaced, unknown, with_replaced
-from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.transforms.tracing import check_function, inputs_below, replaced, twins_of, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
 from tinygrad.transforms.vmap import vmap
-from tinygrad.uop import CARDS, GroupOp, Ops, OwnGradient, UOp, describe
+from tinygrad.uop import CARDS, GroupOp, Ops, OwnGradient, UOp
 
 REDUCES = having(Trait.REDUCES)
 
@@ -33,8 +41,8 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
   """(what `fun` returns of the primals, the derivative of that in the direction of the tangents), both in the structure
   of the result; tangents have the structure of the primals, and None where these are no floats. With `has_aux` a
   third: what else `fun` returned.
-  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule, and for
-  primals or tangents that are no list or tuple.
+  Raises: ValueError for tangents of another structure, or other shapes or types; TypeError where a gradient is given
+  that has no forward rule, and for what is no function, or primals or tangents that are no list or tuple.
   Shape: `(*primal), … -> (*result), …`.
 
   Examples:
@@ -42,11 +50,19 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     >>> y.tolist(), dy.tolist()
     ([9.0], [6.0])
   """
+  return _jvp("jvp", fun, fun, primals, tangents, has_aux)
+
+
+def _jvp(
+  name: str, fun: Function, applied: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple[Any, ...]:
+  """`jvp` of `applied`, which transform `name` makes of the user's `fun`."""
+  check_function(name, fun)
   for given in (primals, tangents):
     if not isinstance(given, (list, tuple)):
-      fix = "jvp(f, (x,), (t,))  # an entry for each argument"
-      raise TypeError(f"jvp: primals and tangents are tuples, not {type(given).__name__}\n  fix: {fix}")
-  called, aux, push = _linear("jvp", fun, primals, has_aux)
+      fix = f"{name}(f, (x,), (t,))  # an entry for each argument"
+      raise TypeError(f"{name}: primals and tangents are tuples, not {type(given).__name__}\n  fix: {fix}")
+  called, aux, push = _linear(name, applied, primals, has_aux)
   given = push(tangents)
   out = called.back(called.split(has_aux)[0])
   return (out, given, called.back(aux)) if has_aux else (out, given)
@@ -61,6 +77,7 @@ def linearize(fun: Function, *primals: Any) -> tuple[Any, Callable[..., Any]]:
     >>> push(Tensor([1.0])).tolist(), push(Tensor([2.0])).tolist()
     ([6.0], [12.0])
   """
+  check_function("linearize", fun)
   called, _, push = _linear("linearize", fun, primals, False)
   return called.back(called.out), lambda *tangents: push(tangents)
 
@@ -73,7 +90,8 @@ def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     >>> hvp(lambda x: (x**3).sum(), (Tensor([1.0, 2.0]),), (Tensor([1.0, 0.0]),)).tolist()
     [6.0, 0.0]
   """
-  found = jvp(grad(fun, tuple(range(len(primals)))), primals, tangents)[1]
+  derivative = lambda *xs: grad(fun, tuple(range(len(xs))))(*xs)  # noqa: E731
+  found = _jvp("hvp", fun, derivative, primals, tangents)[1]
   return found[0] if len(primals) == 1 else found
 
 
@@ -85,11 +103,12 @@ def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
     >>> jacfwd(lambda x: x * x.sum())(Tensor([1.0, 2.0])).tolist()
     [[4.0, 1.0], [2.0, 5.0]]
   """
+  check_function("jacfwd", fun)
 
   @functools.wraps(fun, updated=())
   def jacobian(*args: Any, **kwargs: Any) -> Any:
     of_some, numbers = with_arguments(fun, args, kwargs, argnums)
-    primals = tuple(args[i] for i in numbers)
+    primals = tuple(twins_of(args[i]) for i in numbers)  # one Tensor may be two arguments
     out, push = linearize(of_some, *primals)
     columns = []
     for x in tree_leaves(primals):
@@ -114,6 +133,7 @@ def hessian(fun: Function, argnums: ArgNums = 0) -> Function:
     >>> hessian(lambda x: (x**3).sum())(Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
   """
+  check_function("hessian", fun)
   return jacfwd(jacrev(fun, argnums), argnums)
 
 
@@ -129,15 +149,13 @@ def _linear(name: str, fun: Function, primals: Sequence[Any], has_aux: bool) -> 
 
     def note(x: Any, t: Any) -> None:
       if x.uop in holes:
-        if not is_tensor(t) or t.shape != x.shape:
-          shown = describe(t.uop) if is_tensor(t) else repr(t)
-          raise ValueError(f"{name}: {shown} is no tangent of {describe(x.uop)}\n  fix: give one of its shape")
-        given[holes[x.uop]] = t.uop.cast(x.dtype)
+        check_direction(name, "tangent", x, t)
+        given[holes[x.uop]] = t.uop
 
     if len(tangents) != len(primals):
       raise ValueError(f"{name}: {len(tangents)} tangents for {len(primals)} primals\n  fix: give one for each")
     for x, t in zip(called.by, tangents):
-      tree_map(note, x, t)
+      tree_map_alike(note, x, t, f"{name}: the tangents are structured in another way than the primals")
     actual = called.actual | given
 
     def leaf(y: Any) -> Any:

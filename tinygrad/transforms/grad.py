@@ -12,8 +12,8 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.gradient import compute_gradients
-from tinygrad.transforms.tracing import replaced, stand_ins, tracing, twins_of
-from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.transforms.tracing import check_function, replaced, stand_ins, tracing, twins_of
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
 from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import UOp, describe
 
@@ -28,13 +28,15 @@ def value_and_grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -
   A derivative has the structure of its argument: a Tensor, nested lists, tuples and dicts, dataclasses, or a module, of
   which it is a copy with derivatives in the places of Tensors; None for what is no float. For several `argnums` it is a
   tuple. Zeros for what the result does not depend on.
-  Raises: ValueError for a result of another shape, TypeError for one, or an argument, that is no float.
+  Raises: ValueError for a result of another shape, TypeError for one, or an argument, that is no float, and for what
+  is no function.
 
   Examples:
     >>> value, g = value_and_grad(lambda x: (x**2).sum())(Tensor([1.0, 2.0]))
     >>> value.item(), g.tolist()
     (5.0, [2.0, 4.0])
   """
+  check_function("grad", fun)
 
   @functools.wraps(fun, updated=())
   def with_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +75,8 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
   """(what `fun` returns of the primals, a function of cotangents): that gives, for a structure like the result, the
   tuple of the derivatives of the sum of it times the result by each primal. With `has_aux` a third: what else `fun`
   returned.
-  Raises: ValueError for cotangents of another structure or other shapes.
+  Raises: ValueError for cotangents of another structure, or other shapes or types; TypeError for what is no function,
+  or no float.
   Shape: `(*primal), … -> (*result), …`.
 
   Examples:
@@ -81,6 +84,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     >>> y.tolist(), pull(Tensor([1.0, 10.0]))[0].tolist()
     ([1.0, 4.0], [2.0, 40.0])
   """
+  check_function("vjp", fun)
   called = Called("vjp", fun, primals, {}, tuple(range(len(primals))))
   out, aux = called.split(has_aux)
 
@@ -88,13 +92,11 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     pairs: list[tuple[Any, UOp]] = []
 
     def pair(y: Any, g: Any) -> None:
-      if not is_tensor(g) or g.shape != y.shape:
-        given = describe(g.uop) if is_tensor(g) else repr(g)
-        raise ValueError(f"vjp: {given} is no cotangent of {describe(y.uop)}\n  fix: give one of its shape")
       if dtypes.is_float(y.dtype):
-        pairs.append((y, g.uop.cast(y.dtype)))
+        check_direction("vjp", "cotangent", y, g)
+        pairs.append((y, g.uop))
 
-    tree_map(pair, out, cotangents)
+    tree_map_alike(pair, out, cotangents, "vjp: the cotangents are structured in another way than the result")
     found: tuple[Any, ...] = called.back(called.gradients(pairs))
     return found
 
@@ -110,6 +112,7 @@ def jacrev(fun: Function, argnums: ArgNums = 0) -> Function:
     >>> jacrev(lambda x: x * x.sum())(Tensor([1.0, 2.0])).tolist()
     [[4.0, 1.0], [2.0, 5.0]]
   """
+  check_function("jacrev", fun)
 
   @functools.wraps(fun, updated=())
   def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -215,6 +218,15 @@ class Called:
   def back(self, tree: Any) -> Any:
     """With the arguments in their places again."""
     return replaced(tree, self.actual)
+
+
+def check_direction(name: str, kind: str, x: Any, t: Any) -> None:
+  """ValueError for a tangent or cotangent of a Tensor that is not like it."""
+  if not is_tensor(t) or t.shape != x.shape or t.dtype is not x.dtype:
+    given = describe(t.uop) if is_tensor(t) else repr(t)
+    cast = is_tensor(t) and t.shape == x.shape
+    fix = f"cast it: .cast({x.dtype.name!r})" if cast else f"give a Tensor of its shape and type, {x.dtype.name!r}"
+    raise ValueError(f"{name}: {given} is no {kind} of {describe(x.uop)}\n  fix: {fix}")
 
 
 def check_argument(name: str, i: int, x: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.device import Device, Placement, Sharding, device_set, plain_line, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.solver.handed import note_gradient
-from tinygrad.uop import CARDS, CustomOp, Hooks, Ops, UOp
+from tinygrad.uop import CARDS, CustomOp, Hooks, JointGradient, Ops, UOp
 
 
 class JointOp(CustomOp):
@@ -153,7 +153,7 @@ def _plain(u: UOp, plain: dict[UOp, UOp]) -> UOp:
 def _accumulate(order: list[UOp], wanted: set[UOp], needed: set[UOp], grads: dict[UOp, UOp]) -> dict[UOp, UOp]:
   """From the root's gradient to those of the `wanted`; what is built is said to come from the forward node's line. What
   was computed together waits for the first of it: none of it depends on another, and all on the same."""
-  joint = {u: u.arg[1].together(u) for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], JointOp)}
+  joint = {u: key for u in order if (key := _together(u)) is not None}
   first = {key: u for u, key in reversed(joint.items())}
   waiting: dict[Any, list[tuple[UOp, UOp]]] = {key: [] for key in first}
   for u in reversed(order):
@@ -171,8 +171,18 @@ def _accumulate(order: list[UOp], wanted: set[UOp], needed: set[UOp], grads: dic
   return grads
 
 
+def _together(u: UOp) -> Any:
+  """Equal for nodes whose gradients are computed together, which have the same sources; None for a node alone."""
+  if u.op is Ops.CUSTOM and isinstance(u.arg[1], JointOp):
+    return u.arg[1].together(u)
+  return (u.arg.joint, u.arg.inputs) if u.op is Ops.DETACH and isinstance(u.arg, JointGradient) else None
+
+
 def _parts(u: UOp, g: UOp | None, together: Sequence[tuple[UOp, UOp]]) -> Sequence[UOp | None]:
   """The gradient by each source of a node; of what was computed together, of all of it."""
+  if together and u.op is Ops.DETACH:
+    own: JointGradient = u.arg
+    return own.joint([v.arg.number for v, _ in together], tuple([part for _, part in together]), own.inputs)
   if together:
     op: JointOp = u.arg[1]
     return op.joint_gradient(together)

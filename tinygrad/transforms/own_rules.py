@@ -1,4 +1,4 @@
-"""Derivatives that somebody gives: `custom_vjp`, for reverse mode, and `custom_jvp`, for both."""
+"""Derivatives that somebody gives for reverse mode: `custom_vjp`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -7,24 +7,30 @@ from typing import Any
 
 from tinygrad.engine.jit import is_tensor
 from tinygrad.function import with_gradient
-from tinygrad.transforms.gradient import compute_gradient
-from tinygrad.transforms.tracing import unknown, with_replaced
-from tinygrad.transforms.tree import tree_leaves, tree_map
-from tinygrad.uop import OwnGradient, UOp, describe
+from tinygrad.transforms.tracing import check_function
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
+from tinygrad.uop import JointGradient, UOp, describe
 
 Nodes = tuple[UOp, ...]
+Joint = Callable[[Sequence[int], Nodes, Nodes], Sequence[UOp | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnRules(OwnGradient):
+class OwnRules(JointGradient):
   """With `forward`: the tangent of the value, of the inputs and their tangents."""
 
   forward: Callable[[Nodes, Nodes], UOp]
 
+  @staticmethod
+  def of(held: tuple[Any, ...], number: int, joint: Joint, forward: Callable[[Nodes, Nodes], UOp]) -> "OwnRules":
+    """Of one of several results."""
+    return OwnRules(held, lambda g, inputs: joint((number,), (g,), inputs), number, joint, forward)
+
 
 class custom_vjp:
   """`@custom_vjp` on a function, with the derivative that `f.defvjp(fwd, bwd)` gives: `fwd(*args)` returns (what the
-  function returns, residuals), `bwd(residuals, cotangents)` a tuple with the derivative by each argument (None: zeros).
+  function returns, residuals), `bwd(residuals, cotangents)` a tuple with the derivative by each argument (None: zeros),
+  of the cotangents of all results together.
   Arguments in `nondiff_argnums` take no derivative; `bwd` has them first. Residuals: Tensors in any structure.
   Raises: TypeError where it is called without a rule, ValueError for another number of derivatives.
 
@@ -39,32 +45,46 @@ class custom_vjp:
   """
 
   def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    check_function("custom_vjp", fun)
     functools.update_wrapper(self, fun, updated=())
     self.fun, self.nondiff = fun, tuple(nondiff_argnums)
     self.rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-    self.inside = 0  # how many calls of fwd go on
+    self.inside: list[
+      list[tuple[Any, ...]]
+    ] = []  # of each call of fwd that goes on: what it has called the function on
 
   def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
-    """Says what the derivative is."""
+    """Says what the derivative is. Raises: TypeError for what cannot be called."""
+    check_function("custom_vjp", fwd, "fwd")
+    check_function("custom_vjp", bwd, "bwd")
     self.rules = fwd, bwd
 
   def forward(self, args: Sequence[Any]) -> tuple[Any, Any]:
-    """(result, residuals)"""
+    """(result, residuals). Raises: ValueError where the result is seen to be another than the function's."""
     assert self.rules is not None
-    self.inside += 1
+    calls: list[tuple[Any, ...]] = []
+    self.inside.append(calls)
     try:
       made = self.rules[0](*args)
     finally:
-      self.inside -= 1
+      self.inside.pop()
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"custom_vjp: fwd returns {made!r}\n  fix: return (result, residuals)")
+    for given, out in calls:
+      if len(given) == len(args) and all(x is y for x, y in zip(given, args)):
+        check_forward(out, made[0])
     return made
 
   def __call__(self, *args: Any) -> Any:
     if self.rules is None:
       raise TypeError(f"custom_vjp: {self.fun.__name__} has no rule\n  fix: {self.fun.__name__}.defvjp(fwd, bwd)")
-    bwd, later = self.rules[1], self.inside > 0  # called by fwd itself: residuals are made when a derivative needs them
+    bwd, later = (
+      self.rules[1],
+      bool(self.inside),
+    )  # called by fwd itself: residuals are made when a derivative needs them
     out, residuals = (self.fun(*args), None) if later else self.forward(args)
+    if later:
+      self.inside[-1].append((args, out))
     fixed, by = split_arguments(args, self.nondiff)
     results, leaves = tree_leaves(out), tree_leaves(residuals)
 
@@ -73,7 +93,8 @@ class custom_vjp:
       structure = tree_map(lambda _: next(cotangents), out)
       primals, kept = (tree_map(lambda _: next(held), x) for x in (by, residuals))
       if later:
-        kept = self.forward(joined_arguments(fixed, primals, self.nondiff))[1]
+        result, kept = self.forward(joined_arguments(fixed, primals, self.nondiff))
+        check_forward(out, result)
       found = bwd(*fixed, kept, structure)
       if not isinstance(found, tuple) or len(found) != len(by):
         raise ValueError(
@@ -86,17 +107,31 @@ class custom_vjp:
     return tree_map(lambda _: next(made), out)
 
 
+def check_forward(out: Any, result: Any) -> None:
+  """ValueError where fwd returns something else as the result than the function does."""
+
+  def leaf(y: Any, z: Any) -> None:
+    if not is_tensor(z) or z.shape != y.shape or z.dtype is not y.dtype:
+      given = describe(z.uop) if is_tensor(z) else repr(z)
+      rule = f"fwd gives {given} as the result, and the function {describe(y.uop)}"
+      raise ValueError(f"custom_vjp: {rule}\n  fix: return the same from both")
+
+  tree_map_alike(leaf, out, result, "custom_vjp: fwd's result is structured in another way than the function's")
+
+
 def as_leaves(x: Any, g: Any) -> list[Any]:
   """The derivative by an argument as a list, one for each Tensor there. Raises: TypeError for what is no Tensor."""
   found: list[Any] = []
 
-  def leaf(t: Any, part: Any = None) -> None:
+  def leaf(t: Any, part: Any) -> None:
     if part is not None and not is_tensor(part):
       fix = f"a Tensor like {describe(t.uop)}, or None for zeros"
       raise TypeError(f"custom_vjp: bwd gives {part!r} as a derivative\n  fix: {fix}")
     found.append(part)
 
-  tree_map(leaf, x, *(() if g is None else (g,)))
+  if g is None:
+    return [None] * len(tree_leaves(x))
+  tree_map_alike(leaf, x, g, "custom_vjp: bwd gives a derivative that is structured in another way than the argument")
   return found
 
 
@@ -111,79 +146,3 @@ def joined_arguments(fixed: Sequence[Any], others: Sequence[Any], nondiff: Seque
   count = len(fixed) + len(others)
   where, first, second = {i % count for i in nondiff}, iter(fixed), iter(others)
   return [next(first if i in where else second) for i in range(count)]
-
-
-class custom_jvp:
-  """`@custom_jvp` on a function, with the derivative that `f.defjvp(rule)` gives: `rule(primals, tangents)` returns
-  (what the function returns, its tangent), which is linear in the tangents; those of what is constant are zeros.
-  Reverse mode follows from it. Arguments in `nondiff_argnums` come first, and not among the primals.
-  Raises: TypeError where it is called without a rule.
-
-  Examples:
-    >>> @custom_jvp
-    ... def log1pexp(x):
-    ...   return (1 + x.exp()).log()
-    ...
-    >>> log1pexp.defjvp(lambda primals, tangents: (log1pexp(*primals), tangents[0] * primals[0].sigmoid()))
-    >>> grad(log1pexp)(Tensor(100.0)).item()
-    1.0
-  """
-
-  def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
-    functools.update_wrapper(self, fun, updated=())
-    self.fun, self.nondiff = fun, tuple(nondiff_argnums)
-    self.rule: Callable[..., Any] | None = None
-
-  def defjvp(self, rule: Callable[..., Any]) -> None:
-    """Says what the derivative is."""
-    self.rule = rule
-
-  def __call__(self, *args: Any) -> Any:
-    if self.rule is None:
-      raise TypeError(f"custom_jvp: {self.fun.__name__} has no rule\n  fix: {self.fun.__name__}.defjvp(rule)")
-    rule, out = self.rule, self.fun(*args)
-    fixed, by = split_arguments(args, self.nondiff)
-    inputs = tree_leaves(by)
-    held = tuple([x._new(x.uop.detach()) for x in inputs])
-
-    def forward_of(k: int) -> Callable[[Nodes, Nodes], UOp]:
-      def forward(nodes: Nodes, tangents: Nodes) -> UOp:
-        primals, directions = (refilled(by, inputs, us) for us in (nodes, tangents))
-        made = rule(*fixed, tuple(primals), tuple(directions))
-        if not isinstance(made, tuple) or len(made) != 2 or len(tree_leaves(made[1])) != len(tree_leaves(out)):
-          raise ValueError(f"custom_jvp: the rule returns {made!r}\n  fix: return (result, tangent), structured alike")
-        y, t = tree_leaves(out)[k].uop, tree_leaves(made[1])[k].uop
-        if t.shape != y.shape or t.dtype is not y.dtype:
-          both = f"{describe(t)} of a result {describe(y)}"
-          raise ValueError(f"custom_jvp: the rule's tangent is {both}\n  fix: a tangent has its shape and type")
-        return t  # type: ignore[no-any-return]
-
-      return forward
-
-    numbers = iter(range(len(tree_leaves(out))))
-
-    def leaf(y: Any) -> Any:
-      forward = forward_of(next(numbers))
-      return y._new(y.uop.with_gradient(OwnRules(held, Transposition(forward), forward)))
-
-    return tree_map(leaf, out)
-
-
-def refilled(tree: Any, like: Sequence[Any], nodes: Sequence[UOp]) -> Any:
-  """The structure with Tensors of these nodes."""
-  each = iter(x._new(u) for x, u in zip(like, nodes))
-  return tree_map(lambda _: next(each), tree)
-
-
-@dataclass(frozen=True, slots=True)
-class Transposition:
-  """The gradient that follows from a rule for tangents, which is linear in these."""
-
-  forward: Callable[[Nodes, Nodes], UOp]
-
-  def __call__(self, g: UOp, inputs: Nodes) -> list[UOp | None]:
-    holes = [unknown(x.shape, x, x.device) for x in inputs]
-    made = self.forward(inputs, tuple(holes))
-    found = compute_gradient(made, g, holes)
-    zeros = {h: h.const_like(0) for h in holes}
-    return [with_replaced(found[h], dict(zeros)) if h in found else None for h in holes]

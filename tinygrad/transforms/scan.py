@@ -1,5 +1,6 @@
 """`scan`: a function that is applied to one element after the other, with what it carries; compiled once."""
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from tinygrad.transforms.run_loops import loops_run
 from tinygrad.transforms.tracing import (
   CALLED_ONCE,
   Outside,
+  check_function,
   inputs_below,
   is_argument,
   moment,
@@ -25,7 +27,7 @@ from tinygrad.transforms.tracing import (
   unknown,
   with_replaced,
 )
-from tinygrad.transforms.tree import tree_leaves, tree_map, tree_numbers
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree_numbers
 from tinygrad.uop import CARDS, Ops, UOp, describe
 
 Nodes = Sequence[UOp]
@@ -51,6 +53,7 @@ def scan(
     >>> last.item(), sums.tolist()
     (6.0, [1.0, 3.0, 6.0])
   """
+  check_function("scan", f)
   if loops_run not in stages:
     stages.append(loops_run)
   n = _length(tree_leaves(xs), length)
@@ -127,8 +130,7 @@ class Body:
       made = f(carry, x)
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")
-    check_carries("scan", init, made[0])
-    holes, after = [*carries, *elements, number], [t.uop for t in tree_leaves(made[0])]
+    holes, after = [*carries, *elements, number], check_carries("scan", init, made[0])
     return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes, before))
 
   def settled(self) -> "Body":
@@ -157,32 +159,35 @@ class Body:
     return loop, [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
 
 
-def check_carries(name: str, before: Any, after: Any) -> None:
-  """ValueError unless a carry is after a step as it was before it, but for the values of its Tensors."""
-  tree_map(lambda x, y: _check_carry(name, x, y), before, after)
+def check_carries(name: str, before: Any, after: Any) -> list[UOp]:
+  """What the Tensors of a carry are after a step, in the order in which they stood before it, whatever the order of
+  keys. ValueError unless it is as it was, but for the values of its Tensors."""
   numbers, became = tree_numbers(before), tree_numbers(after)
-  if numbers != became or len(tree_leaves(before)) != len(tree_leaves(after)):
-    rule = f"the carry is {before!r}, and after a step {after!r}, which has other numbers, or Tensors in other places"
+  if numbers != became:
+    rule = f"the carry is {before!r}, and after a step {after!r}, which has other numbers"
     number = next((x for i, x in enumerate(numbers) if became[i : i + 1] != [x]), 0)
     raise ValueError(f"{name}: {rule}\n  fix: give Tensors for what changes: Tensor({number!r})")
+  rule = f"{name}: the carry is structured in another way after a step"
+  return [y.uop for y in tree_leaves(tree_map_alike(functools.partial(_check_carry, name), before, after, rule))]
 
 
-def _check_carry(name: str, before: Any, after: Any) -> None:
+def _check_carry(name: str, before: Any, after: Any) -> Any:
   if not is_tensor(after) or before.shape != after.shape or before.dtype is not after.dtype:
     became = describe(after.uop) if is_tensor(after) else repr(after)
     fix = "cast or reshape one of the two" + ("; what changes from step to step goes into y" if name == "scan" else "")
     raise ValueError(f"{name}: the carry is {describe(before.uop)}, and after a step it is {became}\n  fix: {fix}")
+  return after
 
 
 def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp]:
   """The values that do not depend on the stand-ins, below those that do, or among `roots`; below what repeats them.
   Constants are none, but for those by which somebody may differentiate: floats of Tensors that are older than `before`,
   a `moment`, and what stands in for an argument."""
-  sink = UOp.sink(*roots)
-  order = UOp.sink(*roots, *inputs_below(sink, ())).toposort()
+  inputs = reversed(inputs_below(UOp.sink(*roots), ()))
+  order = UOp.sink(*inputs, *roots).toposort()  # what a gradient is taken by before what has it
   inner, varied = set(holes), set[UOp]()
   for u in order:
-    if u not in inner and u.op is not Ops.SINK and any(s in inner for s in u.src):
+    if u not in inner and u.op is not Ops.SINK and any(s in inner for s in (*u.src, *own_inputs(u))):
       inner.add(u)
     if u.op is Ops.HOLE or is_argument(u, before) or any(s in varied for s in u.src):
       varied.add(u)

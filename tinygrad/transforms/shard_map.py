@@ -78,9 +78,9 @@ def _spread(specs: Specs, x: Any, name: str) -> Iterator[P]:
     raise ValueError(f"shard_map: {name} says {specs!r} of {x!r}\n  fix: {fix}")
   keys = list(specs) if isinstance(specs, dict) else list(range(len(specs)))
   there = list(x) if isinstance(x, dict) else list(range(len(x))) if isinstance(x, (list, tuple)) else []
-  if keys != there:
+  if set(keys) != set(there):
     raise ValueError(f"shard_map: {name} has entries {keys} for {there}\n  fix: give as many as there are")
-  for k in keys:
+  for k in there:
     yield from _spread(specs[k], x[k], name)
 
 

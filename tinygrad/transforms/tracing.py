@@ -53,6 +53,14 @@ def tracing(transform: Any, outside: Outside | None = None) -> Iterator[None]:
     yield
 
 
+def check_function(name: str, fun: Any, role: str = "the function") -> None:
+  """TypeError for what cannot be called."""
+  if not callable(fun):
+    raise TypeError(
+      f"{name}: {role} is {fun!r}, which cannot be called\n  fix: give the function itself, as lambda x: …"
+    )
+
+
 def stand_in(u: UOp) -> UOp:
   """A node of the value of `u` that differs from every other one: what is computed from it depends on `u` by way of it
   alone, and a derivative by it goes no further."""
@@ -176,16 +184,20 @@ def own_inputs(u: UOp) -> tuple[UOp, ...]:
 
 
 def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:
-  """What the gradients are taken by that nodes below `root` have of their own, and those below these."""
-  found: dict[UOp, None] = {}
+  """What the gradients are taken by that nodes below `root` have of their own, and those below these: each before what
+  is below it."""
+  order: list[UOp] = []  # sources and inputs first
   seen: set[UOp] = set()
-  stack = [root]
+  stack = [(root, False)]
   while stack:
-    for u in stack.pop().toposort(lambda u: u not in seen and u not in known):
+    u, left = stack.pop()
+    if left:
+      order.append(u)
+    elif u not in seen and u not in known:
       seen.add(u)
-      stack += (inputs := own_inputs(u))
-      found.update(dict.fromkeys(inputs))
-  return list(found)
+      stack += ((u, True), *((s, False) for s in (*u.src, *own_inputs(u))))
+  inputs = {x for u in order for x in own_inputs(u)}
+  return [u for u in reversed(order) if u in inputs]
 
 
 def held_like(held: Sequence[Any], nodes: Sequence[UOp]) -> tuple[Any, ...]:

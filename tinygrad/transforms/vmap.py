@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.batching import Batching, Lanes, in_front, one_lane
-from tinygrad.transforms.tracing import Outside, next_hole, tracing, unknown
+from tinygrad.transforms.tracing import Outside, check_function, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp, describe, sint
 
@@ -40,6 +40,7 @@ def vmap(
     >>> vmap(lambda x: x / x.sum())(Tensor([[1.0, 3.0], [2.0, 2.0]])).tolist()
     [[0.25, 0.75], [0.5, 0.5]]
   """
+  check_function("vmap", fun)
   if randomness not in ("different", "same"):
     raise ValueError(f"vmap: unknown randomness {randomness!r}\n  fix: use 'different' or 'same'")
   spmd = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else spmd_axis_name
@@ -76,7 +77,7 @@ def _spread(axes: Axes, x: Any, name: str) -> Iterator[int | None]:
     )
   keys = axes.keys() if isinstance(axes, dict) else range(len(axes))
   there = x.keys() if isinstance(x, dict) else range(len(x)) if isinstance(x, (list, tuple)) else ()
-  if list(keys) != list(there):
+  if set(keys) != set(there):
     raise ValueError(f"vmap: {name} has entries {list(keys)} for {list(there)}\n  fix: give as many as there are")
   for k in there:
     yield from _spread(axes[k], x[k], name)
@@ -128,7 +129,7 @@ def _result(u: UOp, at: int | None, batching: Batching, n: sint) -> UOp:
   """What a result for one element is for all."""
   made, varies = batching.of(u), u in batching.varies
   if at is None:
-    if varies and made.shape[0] is not n and made.shape[0] == 1:
+    if varies and isinstance(made.shape[0], int) and made.shape[0] == 1:  # of one element there is no other
       return made.reshape(made.shape[1:])
     if varies:
       fix = "out_axes=0, or reduce it over the elements (psum, pmean)"

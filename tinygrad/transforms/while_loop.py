@@ -12,7 +12,7 @@ from tinygrad.transforms.cond import check_condition
 from tinygrad.transforms.conditional_loop import WhileLoop
 from tinygrad.transforms.run_loops import loops_run
 from tinygrad.transforms.scan import Body, carried_at, check_carries, outside
-from tinygrad.transforms.tracing import CALLED_ONCE, Outside, moment, next_hole, tracing, unknown
+from tinygrad.transforms.tracing import CALLED_ONCE, Outside, check_function, moment, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp
 
@@ -34,6 +34,8 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
     >>> while_loop(lambda c: c < 100, lambda c: c * 2, Tensor(3)).item()
     192
   """
+  check_function("while_loop", cond_fun, "the condition")
+  check_function("while_loop", body_fun, "the step")
   if loops_run not in stages:
     stages.append(loops_run)
   leaves = tree_leaves(init)
@@ -58,7 +60,6 @@ def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init
   with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0]), around):
     test, made = cond_fun(carry), body_fun(carry)
   check_condition("while_loop", test)
-  check_carries("while_loop", init, made)
-  after = [t.uop for t in tree_leaves(made)]
+  after = check_carries("while_loop", init, made)
   test = test.reshape(())
   return Body(holes, after, test, outside([*after, test.uop], holes, before))

@@ -1,7 +1,7 @@
 """The IR, as the rest uses it. Importing it installs the simplifier and the checks behind `UOp`'s hooks."""
 
 from tinygrad.uop import attributes
-from tinygrad.uop.args import Collective, CustomOp, OwnGradient, SourceKernel, holes_like
+from tinygrad.uop.args import Collective, CustomOp, JointGradient, OwnGradient, SourceKernel, holes_like
 from tinygrad.uop.cards import (
   CARDS,
   NO_TRAIT,

@@ -28,6 +28,15 @@ class OwnGradient:
     return tuple([t.uop.src[0] if t.uop.op is Ops.DETACH else t.uop for t in self.held])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JointGradient(OwnGradient):
+  """Of result `number` of several on the same inputs. `joint` is the rule of any of them together: of their numbers,
+  their gradients and the inputs."""
+
+  number: int
+  joint: Callable[[Sequence[int], tuple[UOp, ...], tuple[UOp, ...]], Sequence[UOp | None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
   """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,

@@ -1,0 +1,119 @@
+"""Derivatives that somebody gives for both modes, by a rule for tangents: `custom_jvp`."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.engine.jit import is_tensor
+from tinygrad.transforms.forward import tangents_of
+from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.own_rules import OwnRules, split_arguments
+from tinygrad.transforms.tracing import check_function, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
+from tinygrad.uop import Ops, UOp, describe
+
+Nodes = tuple[UOp, ...]
+
+
+class custom_jvp:
+  """`@custom_jvp` on a function, with the derivative that `f.defjvp(rule)` gives: `rule(primals, tangents)` returns
+  (what the function returns, its tangent), which is linear in the tangents; those of what is constant are zeros.
+  Reverse mode follows from it. Arguments in `nondiff_argnums` come first, and not among the primals.
+  Raises: TypeError where it is called without a rule.
+
+  Examples:
+    >>> @custom_jvp
+    ... def log1pexp(x):
+    ...   return (1 + x.exp()).log()
+    ...
+    >>> log1pexp.defjvp(lambda primals, tangents: (log1pexp(*primals), tangents[0] * primals[0].sigmoid()))
+    >>> grad(log1pexp)(Tensor(100.0)).item()
+    1.0
+  """
+
+  def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    check_function("custom_jvp", fun)
+    functools.update_wrapper(self, fun, updated=())
+    self.fun, self.nondiff = fun, tuple(nondiff_argnums)
+    self.rule: Callable[..., Any] | None = None
+
+  def defjvp(self, rule: Callable[..., Any]) -> None:
+    """Says what the derivative is. Raises: TypeError for what cannot be called."""
+    check_function("custom_jvp", rule, "the rule")
+    self.rule = rule
+
+  def __call__(self, *args: Any) -> Any:
+    if self.rule is None:
+      raise TypeError(f"custom_jvp: {self.fun.__name__} has no rule\n  fix: {self.fun.__name__}.defjvp(rule)")
+    rule, out = self.rule, self.fun(*args)
+    fixed, by = split_arguments(args, self.nondiff)
+    inputs = tree_leaves(by)
+    held = tuple([x._new(x.uop.detach()) for x in inputs])
+
+    def forward_of(k: int) -> Callable[[Nodes, Nodes], UOp]:
+      def forward(nodes: Nodes, tangents: Nodes) -> UOp:
+        primals, directions = (refilled(by, inputs, us) for us in (nodes, tangents))
+        made = rule(*fixed, tuple(primals), tuple(directions))
+        if not isinstance(made, tuple) or len(made) != 2:
+          raise ValueError(f"custom_jvp: the rule returns {made!r}\n  fix: return (result, tangent), structured alike")
+        return tangents_like(out, made[1])[k]
+
+      return forward
+
+    numbers = iter(range(len(tree_leaves(out))))
+
+    def leaf(y: Any) -> Any:
+      forward = forward_of(next(numbers))
+      return y._new(y.uop.with_gradient(OwnRules.of(held, 0, Transposition(forward), forward)))
+
+    return tree_map(leaf, out)
+
+
+def tangents_like(out: Any, tangents: Any) -> list[UOp]:
+  """The tangents that a rule gives, in the order of the results. Raises: ValueError where they are not like these."""
+
+  def leaf(y: Any, t: Any) -> Any:
+    if not is_tensor(t) or t.shape != y.shape or t.dtype is not y.dtype:
+      both = f"{describe(t.uop) if is_tensor(t) else repr(t)} of a result {describe(y.uop)}"
+      raise ValueError(f"custom_jvp: the rule's tangent is {both}\n  fix: a tangent has its shape and type")
+    return t
+
+  found = tree_map_alike(
+    leaf, out, tangents, "custom_jvp: the rule's tangent is structured in another way than the result"
+  )
+  return [t.uop for t in tree_leaves(found)]
+
+
+def refilled(tree: Any, like: Sequence[Any], nodes: Sequence[UOp]) -> Any:
+  """The structure with Tensors of these nodes."""
+  each = iter(x._new(u) for x, u in zip(like, nodes))
+  return tree_map(lambda _: next(each), tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Transposition:
+  """The gradient that follows from a rule for tangents, which is linear in these."""
+
+  forward: Callable[[Nodes, Nodes], UOp]
+
+  def __call__(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
+    g = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), gs)
+    holes = [unknown(x.shape, x, x.device) for x in inputs]
+    made = self.forward(inputs, tuple(holes))
+    found = compute_gradient(made, g, holes)
+    ends = {g, *inputs}
+    if reads(found.values(), holes, ends):  # as a loop backwards does for what nobody asks of it
+      directions = {h: unknown(h.shape, h, h.device) for h in holes}
+      if reads([tangents_of([made], directions).get(made, g)], holes, ends):
+        raise ValueError(
+          "custom_jvp: the rule's tangent is not linear in the tangents that it is given, so it has no gradient\n"
+          "  fix: only scale these by what depends on the primals, and add them up; or custom_vjp"
+        )
+    zeros = {h: h.const_like(0) for h in holes}
+    return [with_replaced(found[h], dict(zeros)) if h in found else None for h in holes]
+
+
+def reads(roots: Iterable[UOp], holes: Sequence[UOp], ends: set[UOp]) -> bool:
+  """Whether one of these depends on `holes`, above `ends`."""
+  return not set(holes).isdisjoint(UOp.sink(*roots).toposort(lambda u: u not in ends))
