@@ -55,6 +55,15 @@ def test_the_kernel_in_words_says_the_same(kinds, sizes):
   assert all(len(u.src) == 3 for u in linear if u.op is Ops.DOT) and any(u.op is Ops.DOT for u in linear)
 
 
+def test_what_may_end_early_is_no_sum_of_words():
+  """It ends with an element: beyond may be what nobody has written, in the other half of a word, too."""
+  ast, _ = product(KINDS["bfloat16"], 64, 64, 64)
+  (f,) = (u for u in ast.toposort() if u.op is Ops.FOLD)
+  early = UOp.new(Ops.CMPLT, dtypes.bool, (f.src[1], op(Ops.ADD, ast.src[0].src[2], num(1))))
+  kernel = sink(*ast.src, early)
+  assert uses(use_dots(ast, TARGET)) and use_dots(kernel, TARGET) is kernel
+
+
 def test_where_words_do_not_pay_the_kernel_stays():
   for kinds, sizes in (
     (KINDS["signed"], (1, 4096, 4096)),  # each byte is used once

@@ -140,3 +140,23 @@ def test_a_mutant_is_seen(mutant, mask, unseen, blocks, whole, monkeypatch):  # 
   mutant(monkeypatch)
   with pytest.raises(AssertionError):
     attended(MASKS[mask], arrays(), unseen=unseen)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(("length", "width"), [(65, 64), (96, 128), (130, 64), (130, 128)])
+def test_what_is_not_computed_is_not_read(kind, length, width):
+  """On a processor, of whatever type: its scratch memory is not a number at first (conftest.py)."""
+  rng = np.random.default_rng(0)
+  tensors = [Tensor(rng.standard_normal((2, length, width)), dtype=kind).realize() for _ in range(4)]
+  q, k, v, g = (x.numpy().astype(np.float64) for x in tensors)
+  scores = np.where(np.tri(length, dtype=bool), q @ k.transpose(0, 2, 1) / np.sqrt(width), -np.inf)
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  up = g @ v.transpose(0, 2, 1)
+  inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / np.sqrt(width)
+  want = weights @ v, inner @ k, inner.transpose(0, 2, 1) @ q, weights.transpose(0, 2, 1) @ g
+  out = tensors[0].scaled_dot_product_attention(*tensors[1:3], is_causal=True)
+  found = [out, *out.gradient(*tensors[:3], gradient=tensors[3])]
+  rough = {"float64": 1e-13, "float32": 1e-5, "bfloat16": 0.05}[kind]
+  for x, y in zip(found, want):
+    np.testing.assert_allclose(x.numpy(), y, atol=rough * np.abs(y).max())

@@ -8,6 +8,7 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
 from tinygrad.codegen import loop_clipping
+from tinygrad.codegen.check import check_limits
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
@@ -18,8 +19,9 @@ from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, ParamArg, UOp
+from tinygrad.uop import Ops, ParamArg, UOp, substitute
 from tinygrad.uop.affine import affine
+from tinygrad.uop.spec import SpecError
 
 X = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
 CPU = Target("CPU", 64, 32, 1 << 20, shares=True)
@@ -67,6 +69,17 @@ def test_limits_go_where_the_loops_go(rows, threads):
   assert share is not kernel and len(limits) == 2
   found = loop_limits(stores, all_rows(stores))
   assert {x.src[0]: affine(x.src[1], {}) for x in limits} == {r: affine(at, {}) for r, at in found.items()}
+
+
+def test_a_pass_that_forgets_a_limit_is_seen():
+  """Another loop in the place of one that ends early would go on."""
+  kernel = clip_loops(masked_rows()[0])
+  check_limits(kernel)
+  stores, limits = parts_of(kernel)
+  longer = {x.src[0]: loop(64, 7 + i) for i, x in enumerate(limits)}
+  check_limits(substitute(kernel, longer))
+  with pytest.raises(SpecError, match=r"loop \d may end early"):
+    check_limits(sink(*substitute(sink(*stores), longer).src, *limits))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -1,4 +1,4 @@
-"""What linear code must be; checked after codegen unless `SPEC=0`."""
+"""What linear code must be, checked after codegen unless `SPEC=0`; what a kernel must be between passes (`SPEC=2`)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ def check_linear(linear: Sequence[UOp]) -> None:
       known[-1].append(u)
   if loops:
     raise SpecError(f"linear code: the loop {loops[-1].arg} is never closed")
+
+
+def check_limits(kernel: UOp) -> None:
+  """Raises SpecError if a loop that may end early (loop_clipping.py) has become another: that would go on beyond."""
+  loops = {u for s in kernel.src if s.op is Ops.STORE for u in s.toposort() if u.op is Ops.RANGE}
+  for r in (x.src[0] for x in kernel.src if x.op is not Ops.STORE):
+    if r.op is Ops.RANGE and r not in loops:
+      raise SpecError(
+        f"kernel: loop {r.arg[0]} may end early, and a pass has put another in its place without that end"
+      )
 
 
 def _fault(u: UOp) -> str | None:

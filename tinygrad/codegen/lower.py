@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tinygrad.codegen.check import check_linear
+from tinygrad.codegen.check import check_limits, check_linear
 from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_barriers
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
@@ -63,6 +63,8 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   kernel, heuristic = ast, heuristic or heuristic_of(target)
   for lower in passes(target, threads, heuristic):
     kernel = lower(kernel)
+    if SPEC >= 2:
+      check_limits(kernel)
   linear = linear_code(kernel, target)
   if SPEC >= 1:
     check_linear(linear)

@@ -62,12 +62,13 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     return sink
   as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
-  rows = {r for s in sink.src for r in s.src[2:]}  # a sum over rows is one of parts (rows.py), and stays a FOLD
+  # a sum over rows is one of parts (row_blocks.py), and what may end early ends with an element: both stay FOLDs
+  whole = {r for s in sink.src for r in (s.src[2:] if s.op is Ops.STORE else s.src)}
   ids = LoopIds(sink)
   for f in sink.toposort():
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
       continue
-    if not rows.isdisjoint(f.src[1:]):
+    if not whole.isdisjoint(f.src[1:]):
       continue
     numbers = numbers_at_once(dtypes.bfloat16, target) if pair[0].dtype is dtypes.bfloat16 else as_bytes
     if bytewise and (short := dot_of_neighbours(f, pair, numbers, ids)) is not None:
