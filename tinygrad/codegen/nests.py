@@ -167,8 +167,9 @@ class NestSchedule:
     if tail == "overlap" and (n < size or (n % size > 0 and (rereads(self.kernel.src) or r.arg[1] is AxisKind.REDUCE))):
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
+    versions, parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
     self.check_chunks(name, r, split.CHUNK % size == 0)
-    self.versions[r], parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
+    self.versions[r] = versions
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
 

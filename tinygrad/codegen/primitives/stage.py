@@ -106,6 +106,13 @@ def bytes_of_sums(f: UOp, dims: Sequence[UOp]) -> int:
   return round_up(int(prod(map(size, dims))) * f.dtype.itemsize, LINE)
 
 
+def added(f: UOp, old: Sequence[UOp], part: UOp) -> Stores:
+  """What a reduction amounts to with one part more, and what that addition has lost, if that is kept."""
+  if len(old) == 1:
+    return (UOp.new(f.arg, f.dtype, (old[0], part)),)
+  return fast_two_sum(old[0], UOp.new(Ops.ADD, f.dtype, (part, old[1])), UOp.const(f.dtype, 0), UOp.new)
+
+
 def accumulate(
   kernel: UOp,
   f: UOp,
@@ -123,7 +130,6 @@ def accumulate(
   adds, and the rest."""
   dtype, careful = f.dtype, carries_rest(f)
   place = iteration_of(dims).uop()
-  zero = UOp.const(dtype, 0)
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
     """Of the sums, and of what additions have lost."""
@@ -136,26 +142,21 @@ def accumulate(
     return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
 
   own = own_loops(dims, ids)
-  effects = [*how[0](stores([neutral(f), zero][: 1 + careful], own), {})]
+  effects = [*how[0](stores([neutral(f), UOp.const(dtype, 0)][: 1 + careful], own), {})]
   whole, rest = divmod(size(r), length)
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, blocks = own_loops(dims, ids), simplify(trips(limit, index(count), index(0), n))
-    block = ids.loop(blocks, AxisKind.REDUCE) if count > 1 else None
+    own, end = own_loops(dims, ids), simplify(trips(limit, index(count), index(0), n))  # as others know it, too
+    block = ids.loop(end, AxisKind.REDUCE) if count > 1 else None
+    start = Affine(base, {} if block is None else {block: n})
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
-    at = Affine(base, {inner[r]: 1} if block is None else {inner[r]: 1, block: n}).uop()
+    at = start.plus(Affine(0, {inner[r]: 1})).uop()
     part = substitute_free(f.src[0], {**inner, r: at, **own})
     part = UOp.new(Ops.FOLD, dtype, (part, *inner.values()), f.arg)
     old = [UOp.new(Ops.LOAD, dtype, (w,)) for w in places(own)]
-    values: Stores
-    if careful:
-      values = fast_two_sum(old[0], UOp.new(Ops.ADD, dtype, (part, old[1])), zero, UOp.new)
-    else:
-      values = (UOp.new(f.arg, dtype, (old[0], part)),)
-    before = Affine(-base, {} if block is None else {block: -n})
-    left = {} if limit is None else {inner[r]: affine(limit, {}).plus(before).uop()}
-    effects += scheduled(stores(values, own, *(() if block is None else (block,))), left)
+    left = {} if limit is None else {inner[r]: affine(limit, {}).plus(start, -1).uop()}
+    effects += scheduled(stores(added(f, old, part), own, *(() if block is None else (block,))), left)
   filled = [w.replace(src=(UOp.new(Ops.AFTER, dtype, (w.src[0], *effects)), w.src[1])) for w in places({})]
   reads = [UOp.new(Ops.LOAD, dtype, (w,)) for w in filled]
   total = reads[0] if len(reads) == 1 else UOp.new(Ops.ADD, dtype, tuple(reads))
