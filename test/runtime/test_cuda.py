@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tinygrad import Tensor, TinyJit, Variable, codegen, vmap
+from tinygrad.codegen import linearize
 from tinygrad.device import Device, DeviceError
 from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
@@ -101,6 +102,23 @@ def test_places_are_computed_from_what_lies_in_local_memory(lazy, rows):
   x, w = normal(0, rows, 8), normal(1, 8, 6)
   got = vmap(lambda row: row[row.argsort(0)])(Tensor(x, device=FOUR[0]) @ Tensor(w, device=FOUR[0])).numpy()
   np.testing.assert_allclose(got, np.sort(x @ w, 1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_lanes_that_meet_by_registers_order_nothing_in_memory(lazy, barrier, monkeypatch, fresh):
+  """A row's sum so far, which all its lanes read and one writes, lies in the group's memory where nests share rows out
+  differently: cores one way, a product whose rows are no whole vectors another."""
+  monkeypatch.setattr(Device[FOUR[0]], "target", cuda.target_of((9, 0), 132, 227 << 10))
+  if not barrier:
+    monkeypatch.setattr(linearize, "is_own", lambda memory: True)
+  x, y, z = (
+    Tensor(normal(i, *s), device=FOUR[0]).cast("bfloat16") for i, s in enumerate([(64, 64), (64, 64), (64, 33)])
+  )
+  got = ((x @ y).softmax(-1) @ z).float().numpy()
+  a, b, c = (t.float().numpy() for t in (x, y, z))
+  np.testing.assert_allclose(got, softmax(a @ b) @ c, atol=0.1)
+  assert any("written while another thread may read it" in fault for fault in lazy.faults) != barrier
+  lazy.faults.clear()
 
 
 def test_sharded_programs_in_every_order(driver):

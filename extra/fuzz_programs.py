@@ -1,0 +1,272 @@
+"""Random programs as models are made of them, at sizes of which kernels make blocks and tiles, beside the interpreter.
+
+    python -m extra.fuzz_programs --seconds 600
+    CPU_THREADS=1 python -m extra.fuzz_programs --seed 5061
+    python -m extra.fuzz_programs --device EMULATED --capability 9.0 --units 132
+
+A program is a product of matrices with what comes before and after it, an attention, a row's softmax, norm or extremum,
+a convolution, a lookup, a running sum or a sort, in float64, float32, float16 or bfloat16, and in two of five also its
+gradients. It is computed on a processor, whose scratch memory is not a number before each program, or on an emulated
+CUDA driver (test/runtime/cuda_emulator.py, which needs g++), which notes what a GPU would let pass: races, memory
+beyond its end, barriers that not all threads come to. The oracle is the interpreter (`DEV=PYTHON`) in float64, given
+the same numbers. Programs with the seeds that follow --seed run until the time is over; each that fails is printed.
+Exit status: 0 if all agreed, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinygrad import Context, Device, Tensor, Variable, dtypes
+from tinygrad.dtype import DType
+from tinygrad.helpers import tqdm
+
+# of a result's greatest magnitude; a sum of a row is as good as its terms
+ROUGH = {dtypes.float64: 1e-11, dtypes.float32: 1e-4, dtypes.float16: 1.2e-2, dtypes.bfloat16: 5e-2}
+TF32 = 5e-2
+SIZES = (1, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 80, 96, 100, 127, 128, 130, 160, 192, 200, 256)
+WHOLE = (64, 128, 192, 256)  # of which matrix cores have whole blocks
+POISONED = 4 << 20  # bytes at either end of a thread's scratch memory
+
+Values = list[Tensor]  # of a program's inputs
+Body = Callable[[Values], Tensor]
+
+
+class Program:
+  """A body, and the shapes, type and scale of its inputs, by a seed."""
+
+  def __init__(self, seed: int) -> None:
+    self.rng = random.Random(seed)
+    self.dtype: DType = self.rng.choice(tuple(ROUGH))
+    self.shapes: list[tuple[tuple[int, ...], float]] = []
+    self.words: list[str] = [self.dtype.name]
+    self.body = self.rng.choice(BODIES)(self)
+    self.differentiates = self.rng.random() < 0.4
+    self.tf32 = self.rng.random() < 0.3
+
+  def __str__(self) -> str:
+    shapes = " ".join(str(list(shape)) for shape, _ in self.shapes)
+    more = ["gradients"] * self.differentiates + ["tf32"] * self.tf32
+    return f"{' '.join([*self.words, *more])} of {shapes}"
+
+  def pick(self, *xs: Any) -> Any:
+    return self.rng.choice(xs)
+
+  def said(self, *xs: Any) -> Any:
+    """One of them, which is told of."""
+    x = self.pick(*xs)
+    self.words.append(str(x))
+    return x
+
+  def size(self) -> int:
+    return int(self.pick(*WHOLE) if self.rng.random() < 0.5 else self.pick(*SIZES))
+
+  def input(self, *shape: int, scale: float = 1.0) -> int:
+    self.shapes.append((shape, scale))
+    return len(self.shapes) - 1
+
+  def arrays(self, seed: int) -> list[np.ndarray]:
+    made = np.random.default_rng(seed)
+    return [made.standard_normal(shape) * scale for shape, scale in self.shapes]
+
+  def results(self, inputs: Values) -> list[Tensor]:
+    """The value, and its gradients, of a cotangent that is drawn."""
+    out = self.body(inputs)
+    below = set(out.uop.toposort())
+    if not self.differentiates or not out.is_floating_point() or any(not isinstance(n, int) for n in out.shape):
+      return [out]
+    up = Tensor(np.random.default_rng(1).standard_normal(out.shape), device=inputs[0].device, dtype=out.dtype)
+    targets = [x for x in inputs if x.uop in below]
+    return [out, *out.gradient(*targets, gradient=up)]
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def product(p: Program) -> Body:
+  batch = p.pick((), (), (2,))
+  m, k, n, layout = p.size(), p.size(), p.size(), p.said("NN", "NT", "TN", "TT")
+  x = p.input(*batch, *((k, m) if layout[0] == "T" else (m, k)))
+  y = p.input(*batch, *((n, k) if layout[1] == "T" else (k, n)), scale=k**-0.5)
+  bias, beside, wide = p.input(n), p.input(*batch, m, n), p.input(n, p.pick(64, 128, 33), scale=n**-0.5)
+  what = p.said(*AFTER)
+
+  def body(v: Values) -> Tensor:
+    a, b = v[x], v[y]
+    out = (a.transpose(-1, -2) if layout[0] == "T" else a) @ (b.transpose(-1, -2) if layout[1] == "T" else b)
+    return AFTER[what](out, v[bias], v[beside], v[wide])
+
+  return body
+
+
+AFTER: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
+  "alone": lambda x, b, y, w: x,
+  "gelu": lambda x, b, y, w: (x + b).gelu(),
+  "residual": lambda x, b, y, w: x + y,
+  "softmax": lambda x, b, y, w: x.softmax(-1),
+  "norm": lambda x, b, y, w: x.layernorm(),
+  "masked": lambda x, b, y, w: (Tensor.arange(x.shape[-1], device=x.device) < x.shape[-1] // 2).where(x, 0),
+  "sum": lambda x, b, y, w: x.sum(-1),
+  "part": lambda x, b, y, w: x[..., x.shape[-2] // 3 :, :] * 2 + 1,
+  "wide": lambda x, b, y, w: x.float() if x.dtype.itemsize < 4 else x,
+  "another": lambda x, b, y, w: x @ w,
+  "gated": lambda x, b, y, w: (x.silu() * y) @ w,
+  "attended": lambda x, b, y, w: x.softmax(-1) @ w,
+}
+
+
+def attention(p: Program) -> Body:
+  causal = p.said("causal", "whole") == "causal"
+  queries = p.pick(1, 5, 16, 63, 64, 65, 96, 128, 130, 200, 300)
+  keys = queries if causal else p.pick(16, 33, 64, 128, 129, 200)
+  heads, width = (p.pick(1, 2), p.pick(1, 2, 4)), p.pick(16, 32, 64, 128)
+  q, k, v = p.input(*heads, queries, width), p.input(*heads, keys, width), p.input(*heads, keys, width)
+  return lambda x: x[q].scaled_dot_product_attention(x[k], x[v], is_causal=causal)
+
+
+def decoding(p: Program) -> Body:
+  """Of one token, to those before it."""
+  heads, width, most = p.pick(2, 4), p.pick(32, 64, 128), p.pick(64, 300)
+  q, k, v = p.input(1, heads, 1, width), p.input(1, heads, most, width), p.input(1, heads, most, width)
+  at = Variable("at", 0, most - 1).bind(p.said(0, most // 2, most - 1))
+  return lambda x: x[q].scaled_dot_product_attention(x[k][:, :, : at + 1], x[v][:, :, : at + 1])
+
+
+def rows(p: Program) -> Body:
+  x = p.input(p.pick(1, 2, 5, 33, 130), p.pick(3, 31, 64, 100, 257, 1000, 1024, 3000, 4100, 9000))
+  what = p.said(*OF_ROWS)
+  return lambda v: OF_ROWS[what](v[x])
+
+
+OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+  "softmax": lambda x: x.softmax(-1),
+  "softmax of columns": lambda x: x.softmax(0),
+  "log_softmax": lambda x: x.log_softmax(-1),
+  "logsumexp": lambda x: x.logsumexp(-1),
+  "layernorm": lambda x: x.layernorm(),
+  "rms": lambda x: x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt(),
+  "var": lambda x: x.var(-1, correction=0),
+  "var of columns": lambda x: x.var(0, correction=0),
+  "max": lambda x: x.detach().max(-1),  # equal elements of narrow types share its gradient
+  "sum": lambda x: x.sum(-1),
+  "sum of columns": lambda x: x.sum(0),
+  "cumsum": lambda x: x.float().cumsum(-1) if x.dtype.itemsize < 4 else x.cumsum(-1),
+}
+
+
+def convolution(p: Program) -> Body:
+  batch, channels, out, side = p.pick(1, 2), p.pick(1, 3, 8, 16), p.pick(16, 32), p.pick(5, 8, 13)
+  kernel, stride, padding = p.pick(1, 3, 5), p.pick(1, 2), p.pick(0, 1)
+  groups = channels if channels in (1, 8, 16) and p.rng.random() < 0.3 else 1
+  x = p.input(batch, channels, side, side)
+  w = p.input(out, channels // groups, kernel, kernel, scale=(channels * kernel**2) ** -0.5)
+  p.words.append(f"conv stride {stride} padding {padding} groups {groups}")
+  return lambda v: v[x].conv2d(v[w], groups=groups, stride=stride, padding=padding)
+
+
+def lookup(p: Program) -> Body:
+  places, updates = p.pick(5, 64, 300), p.pick(3, 50, 400)
+  table, index = p.input(places, p.pick(1, 16, 33)), [p.rng.randrange(places) for _ in range(updates)]
+  p.words.append(f"{updates} rows")
+  return lambda v: v[table][Tensor(index, device=v[table].device)]
+
+
+def mlp(p: Program) -> Body:
+  k, n = p.pick(64, 128), p.pick(64, 128, 256)
+  x, up, down = p.input(p.size(), k), p.input(k, n, scale=k**-0.5), p.input(n, k, scale=n**-0.5)
+  p.words.append("mlp")
+  return lambda v: v[x] + (v[x].layernorm() @ v[up]).silu() @ v[down]
+
+
+def first_rows(p: Program) -> Body:
+  """Of a matrix, as many as a variable says."""
+  x, w = p.input(40, 64), p.input(64, 64, scale=0.125)
+  n = Variable("n", 1, 40).bind(p.said(1, 7, 33, 40))
+  return lambda v: (v[x][:n] @ v[w]).softmax(-1).sum(0)
+
+
+BODIES = (product, product, product, attention, attention, decoding, rows, rows, convolution, lookup, mlp, first_rows)
+
+# ---------------------------------------------------------------- running
+
+
+def poison(device: str) -> None:
+  """What a processor's kernels have as scratch memory is not a number."""
+  backend: Any = Device[device]
+  for memory in getattr(backend, "arenas", ()):
+    for first in (0, memory.nbytes - POISONED):
+      ctypes.memset(memory.address + first, 0xFF, POISONED)
+
+
+def faults(seed: int, device: str, driver: Any = None) -> list[str]:
+  """What is wrong with a program, if anything."""
+  p, out = Program(seed), list[str]()
+  made = [Tensor(x, device=device, dtype=p.dtype).realize() for x in p.arrays(seed)]
+  with Context(ALLOW_TF32=int(p.tf32), PLAN_CACHE=0):
+    found = p.results(made)
+    poison(device)
+    Tensor.realize(*found)
+    got = [x.cast(dtypes.float64).numpy() if x.dtype is dtypes.float64 else x.float().numpy() for x in found]
+  exact = [Tensor(x.cast(dtypes.float64).to("CPU").numpy(), device="PYTHON") for x in made]
+  want = [x.numpy() for x in p.results(exact)]
+  rough = max(ROUGH[p.dtype], TF32 if p.tf32 else 0)
+  for i, (x, y) in enumerate(zip(got, want, strict=True)):
+    what = f"the gradient by input {i - 1}" if i else "the value"
+    error = float(np.abs(x - y).max(initial=0)) / max(float(np.abs(y).max(initial=0)), 1e-3)
+    if x.shape != y.shape:
+      out.append(f"{what} has shape {x.shape}, not {y.shape}")
+    elif not error <= rough * (3 if i else 1):
+      out.append(f"{what} is {error:.1e} off, of its greatest element")
+  if driver is not None:
+    out += dict.fromkeys(driver.faults)
+    driver.faults.clear()
+  return out
+
+
+def emulated(capability: str, units: int) -> Any:
+  """The driver of devices EMULATED:i, a GPU of that capability with so many multiprocessors."""
+  sys.path.insert(0, str(Path(__file__).parents[1] / "test" / "runtime"))
+  import cuda_emulator
+
+  driver = cuda_emulator.install(devices=1).driver
+  major, minor = capability.split(".")
+  driver.capability, driver.units, driver.shared = (int(major), int(minor)), units, 227 << 10
+  return driver
+
+
+def main(arguments: list[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+    "python -m extra.fuzz_programs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
+  parser.add_argument("--seed", type=int, help="the first program (by the clock)")
+  parser.add_argument("--count", type=int, default=1 << 60, help="how many programs at most")
+  parser.add_argument("--device", default="CPU", help="CPU, EMULATED or another that computes (CPU)")
+  parser.add_argument("--capability", default="9.0", help="of an emulated GPU (9.0)")
+  parser.add_argument("--units", type=int, default=132, help="its multiprocessors, by which work is cut (132)")
+  asked = parser.parse_args(arguments)
+  driver = emulated(asked.capability, asked.units) if asked.device == "EMULATED" else None
+  first = int(time.time()) if asked.seed is None else asked.seed
+  end, failed, seed = time.monotonic() + asked.seconds, 0, first
+  with tqdm(desc="programs", unit="program") as bar:
+    while seed - first < asked.count and (time.monotonic() < end or seed == first):
+      if found := faults(seed, asked.device, driver):
+        failed += 1
+        print(f"--seed {seed} --count 1: {Program(seed)}: {'; '.join(found)}")
+      seed += 1
+      bar.update(1)
+  print(f"{seed - first} programs from --seed {first} on {asked.device}, {failed} failed")
+  return int(failed > 0)
+
+
+if __name__ == "__main__":
+  sys.exit(main())
