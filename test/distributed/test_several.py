@@ -527,5 +527,5 @@ def test_a_process_that_is_forked_does_not_pass_for_its_parent():
   """It met the others in its parent's name, wrote to its memory, and told them of its own errors. A program that is
   started, and a worker that is spawned, are alone."""
   first, last = printed(2, ROOT / "test/distributed/forks.py")
-  rule = "this process was forked from process 1 of 2, whose devices and memory are not its own"
+  rule = "this process was forked from process 1 of 2, whose devices are not its own"
   assert last == [rule, "3", "1", "[[2.0], [4.0]]", "3.0", *first] and first == ["[4.0, 5.0] 96.0"]

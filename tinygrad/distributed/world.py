@@ -212,12 +212,8 @@ class Processes:
     """Raises: DistributedError in a process that was forked from one of these: what it has of their memory is that
     itself, and where they meet it would be taken for its parent."""
     if self.forked:
-      rule = (
-        f"this process was forked from process {self.index} of {self.count}, whose devices and memory are not its own"
-      )
-      fix = (
-        "compute with numpy in it; or multiprocessing.set_start_method('spawn'): such a process has devices of its own"
-      )
+      rule = f"this process was forked from process {self.index} of {self.count}, whose devices are not its own"
+      fix = "compute with numpy in it; or multiprocessing.set_start_method('spawn'): that has devices of its own"
       refuse(rule, fix, error=DistributedError)
 
   def part(self, hooks: tuple[Any, Any]) -> None:

@@ -22,11 +22,8 @@ class Table(dict[Any, Any]):
 
   def __init__(self, most: int = MOST, size: Callable[[Any], int] = counts_once) -> None:
     super().__init__()
-    self.most, self.size, self.held = (
-      most,
-      size,
-      0,
-    )  # `held`: at least what there is, since what is taken out still counts
+    self.most, self.size = most, size
+    self.held = 0  # at least what there is: what is taken out still counts
 
   def __setitem__(self, key: Any, value: Any) -> None:
     self.held += self.size(value)

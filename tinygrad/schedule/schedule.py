@@ -25,9 +25,8 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
-_lowered: dict[object, ScheduleItem] = PROCESS.table(
-  KEPT_KERNELS
-)  # by structural key, in whose order their slots count
+# by structural key, in whose order their slots count
+_lowered: dict[object, ScheduleItem] = PROCESS.table(KEPT_KERNELS)
 COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
