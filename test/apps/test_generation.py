@@ -378,8 +378,8 @@ def test_a_stream_with_and_without_a_thread(tok: Tokenizer):
   request = Request([1, 2, 3], 9, Sampling(seed=5))
   alone, threaded = Engine(FakeModel(VOCAB), tok), Engine(FakeModel(VOCAB, slots=2), tok)
   threaded.start()
-  assert list(alone.stream(request)) == list(threaded.stream(request))
-  stream = alone.stream(Request([1]))
+  assert list(alone.stream(request)) == (events := list(threaded.stream(request))) and len(events) > 2
+  stream = alone.stream(request)  # one without a seed may end with its first token
   next(stream)
   stream.close()
   assert alone.busy == 0 and alone.counts.finished[Finish.CANCELLED] == 1
