@@ -29,6 +29,7 @@ import numpy as np
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import tqdm
+from tinygrad.uop import Ops
 
 # of a result's greatest magnitude; a sum of a row is as good as its terms
 ROUGH = {dtypes.float64: 1e-11, dtypes.float32: 1e-4, dtypes.float16: 1.2e-2, dtypes.bfloat16: 5e-2}
@@ -81,11 +82,11 @@ class Program:
   def results(self, inputs: Values) -> list[Tensor]:
     """The value, and its gradients, of a cotangent that is drawn."""
     out = self.body(inputs)
-    below = set(out.uop.toposort())
-    if not self.differentiates or not out.is_floating_point() or any(not isinstance(n, int) for n in out.shape):
+    below = set(out.uop.toposort(lambda u: u.op is not Ops.DETACH))
+    targets = [x for x in inputs if x.uop in below]
+    if not self.differentiates or not targets or any(not isinstance(n, int) for n in out.shape):
       return [out]
     up = Tensor(np.random.default_rng(1).standard_normal(out.shape), device=inputs[0].device, dtype=out.dtype)
-    targets = [x for x in inputs if x.uop in below]
     return [out, *out.gradient(*targets, gradient=up)]
 
 
