@@ -5,7 +5,7 @@
     python -m extra.fuzz_programs --device EMULATED --capability 9.0 --units 132
 
 A program is a product of matrices with what comes before and after it, an attention, a row's softmax, norm or extremum,
-a convolution, a lookup, a running sum or a sort, in float64, float32, float16 or bfloat16, and in two of five also its
+a convolution, a lookup or a running sum, in float64, float32, float16 or bfloat16, and in two of five also its
 gradients. It is computed on a processor, whose scratch memory is not a number before each program, or on an emulated
 CUDA driver (test/runtime/cuda_emulator.py, which needs g++), which notes what a GPU would let pass: races, memory
 beyond its end, barriers that not all threads come to. The oracle is the interpreter (`DEV=PYTHON`) in float64, given
@@ -29,6 +29,7 @@ import numpy as np
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import tqdm
+from tinygrad.runtime import cpu
 from tinygrad.uop import Ops
 
 # of a result's greatest magnitude; a sum of a row is as good as its terms
@@ -200,12 +201,12 @@ BODIES = (product, product, product, attention, attention, decoding, rows, rows,
 # ---------------------------------------------------------------- running
 
 
-def poison(device: str) -> None:
-  """What a processor's kernels have as scratch memory is not a number."""
-  backend: Any = Device[device]
-  for memory in getattr(backend, "arenas", ()):
-    for first in (0, memory.nbytes - POISONED):
-      ctypes.memset(memory.address + first, 0xFF, POISONED)
+def poison(device: Any, nbytes: int) -> None:
+  """What kernels of a processor have as scratch memory is not a number, so far from either end: one that reads what it
+  has not written is seen. Other devices have none that outlives a kernel."""
+  for memory in device.arenas if isinstance(device, cpu.CPU) else ():
+    for first in (0, memory.nbytes - nbytes):
+      ctypes.memset(memory.address + first, 0xFF, nbytes)
 
 
 def faults(seed: int, device: str, driver: Any = None) -> list[str]:
@@ -214,10 +215,10 @@ def faults(seed: int, device: str, driver: Any = None) -> list[str]:
   made = [Tensor(x, device=device, dtype=p.dtype).realize() for x in p.arrays(seed)]
   with Context(ALLOW_TF32=int(p.tf32), PLAN_CACHE=0):
     found = p.results(made)
-    poison(device)
+    poison(Device[device], POISONED)
     Tensor.realize(*found)
-    got = [x.cast(dtypes.float64).numpy() if x.dtype is dtypes.float64 else x.float().numpy() for x in found]
-  exact = [Tensor(x.cast(dtypes.float64).to("CPU").numpy(), device="PYTHON") for x in made]
+    got = [x.numpy() for x in found]
+  exact = [Tensor(x.numpy().astype(np.float64), device="PYTHON") for x in made]
   want = [x.numpy() for x in p.results(exact)]
   rough = max(ROUGH[p.dtype], TF32 if p.tf32 else 0)
   for i, (x, y) in enumerate(zip(got, want, strict=True)):

@@ -1,7 +1,6 @@
 """Settings that hold for every test: hypothesis draws the same examples on every machine and in every run, and tests
 of a device that does not work here are skipped with its own word for why, and counted at the end."""
 
-import ctypes
 import gc
 import os
 import signal
@@ -28,7 +27,7 @@ os.environ.setdefault("QUICK_CODE", "0")
 # OpenCL devices are made of the processor's cores, as many as are asked for: the laws' largest meshes have nine.
 os.environ.setdefault("CL_VIRTUAL", "9")
 
-POISONED = 1 << 18  # bytes of a thread's scratch memory: tests are small
+POISONED = 1 << 18  # bytes of scratch memory that is not a number when a test begins: tests are small
 
 # Shells ignore Ctrl-C for what they run in the background, and processes inherit that; its tests need it to be heard.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -56,21 +55,12 @@ def pytest_collection_finish(session):
   gc.freeze()
 
 
-def poison_scratch():
-  """What kernels of processors have as scratch memory is not a number at first: one that reads what it has not written
-  is seen."""
-  from tinygrad.device import opened
+def pytest_runtest_setup(item):
+  from extra.fuzz_programs import poison
+  from tinygrad.device import Device, opened
 
   for device in opened.values():
-    arenas = getattr(device, "arenas", ())
-    for memory in arenas if isinstance(arenas, list) else ():
-      ctypes.memset(memory.address, 0xFF, POISONED)
-
-
-def pytest_runtest_setup(item):
-  from tinygrad.device import Device
-
-  poison_scratch()
+    poison(device, POISONED)
   for mark in item.iter_markers("needs"):
     found = Device._attempt(mark.args[0])
     if isinstance(found, str):

@@ -166,8 +166,8 @@ class Linearizer:
     """When lanes have met they go on apart: of the memory that one of them writes, all have read what they need. That
     they meet by registers orders nothing that they do in memory, so there is a barrier between."""
     if any(r.arg[1] in THREADS for ranges in self.folds for r in ranges):
-      written = [(s, u) for s in stores for u in self.values.value_order(s.src[1]) if u.op is Ops.LOAD]
-      read = [u for s, u in written if u.src[0].src[0] is s.src[0].src[0]]
+      loads = [(u, s.src[0].src[0]) for s in stores for u in self.values.value_order(s.src[1]) if u.op is Ops.LOAD]
+      read = [u for u, written in loads if u.src[0].src[0] is written]
       for u, env in itertools.product(read, tile):
         self.values.value(u, env)
       if not all(is_own(u.src[0].src[0]) for u in read):
