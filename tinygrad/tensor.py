@@ -23,6 +23,7 @@ from tinygrad.device import (
   check_fits,
   constraint,
   device_set,
+  reduced_placement,
   refuse,
   shape_of_blocks,
   show_placement,
@@ -105,10 +106,11 @@ class Tensor(Differentiation, metaclass=_Training):
     self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None, requires_grad: bool | None = None
   ) -> None:
     d = None if dtype is None else to_dtype(dtype)
-    self.uop = node_of(data, None if device is None else to_placement(device), d)
+    self._uop = u = node_of(data, None if device is None else to_placement(device), d)
+    if u.dtype is dtypes.float64:
+      _check_float64(u)
     # a Tensor or a node is shown as it is; all else becomes memory only when it is realised
     given = type(data) is UOp or (isinstance(data, Tensor) and data.follows)
-    u = self._uop
     self.follows = given and (u.op is Ops.BUFFER or memory_state(u, moved=True) is not None)
     self.grad, self.requires_grad = None, requires_grad
     program_order.enter(self)
@@ -116,8 +118,10 @@ class Tensor(Differentiation, metaclass=_Training):
   @classmethod
   def _wrap(cls, uop: UOp, follows: bool = False) -> Self:
     t = object.__new__(cls)
-    t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
-    t.follows = follows
+    t._uop = u = uop if not NO_GRAD.value else uop.detach()
+    if u.dtype is dtypes.float64:
+      _check_float64(u)
+    t.grad, t.requires_grad, t.follows = None, None, follows
     program_order.enter(t)
     return t
 
@@ -135,8 +139,8 @@ class Tensor(Differentiation, metaclass=_Training):
   def uop(self, u: UOp) -> None:
     program_order.sees(self, u)
     self._uop = u
-    if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
-      mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
+    if u.dtype is dtypes.float64:
+      _check_float64(u)
 
   # ---- what it shows
 
@@ -704,6 +708,12 @@ class Tensor(Differentiation, metaclass=_Training):
           note_written(t)
           t.uop = substitute(t.uop, {state: after})
           program_order.reenter(t, assigned=True)
+
+
+def _check_float64(u: UOp) -> None:
+  """TypeError if a device of `u`, in float64, has no such numbers."""
+  if bad := [d for d in device_set(reduced_placement(u.device)) if not Device[d].target.float64]:
+    mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
 
 
 def _share(array: Any, device: str) -> UOp | None:

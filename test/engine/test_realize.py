@@ -6,10 +6,11 @@ import pytest
 from tinygrad import Tensor, TinyJit, Variable, dtypes
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Sharding
+from tinygrad.engine import program_order
 from tinygrad.engine.compile import _programs
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.helpers import Context, GlobalCounters, living
 from tinygrad.runtime.python import assemble
 from tinygrad.runtime.transfer import host_array
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -184,6 +185,29 @@ def test_a_step_does_not_look_into_values_that_are_older_than_what_it_writes(mon
 
   visited(1)
   assert visited(50) == visited(1)
+
+
+@pytest.mark.parametrize(
+  "work",
+  (
+    lambda x: (x + 1).realize(),
+    lambda x: x.assign(x * 2).realize(),
+    lambda x: x[1:3].assign(x[0:2]).realize(),
+    lambda x: (x.contiguous().requires_grad_() * 2).sum().realize(),
+    lambda x: Tensor.rand(4).realize(),
+  ),
+)
+def test_a_realize_does_not_look_at_all_that_lives(monkeypatch, work):
+  """However many tensors have memory beside. (Mutant: `standing` is `live`.)"""
+  x, looked_at = Tensor([1.0, 2.0, 3.0, 4.0]).realize(), list[int]()
+  monkeypatch.setattr(program_order, "living", lambda held: looked_at.append(len(found := living(held))) or found)
+  costs = []
+  for _ in range(2):
+    looked_at.clear()
+    work(x)
+    costs.append(sum(looked_at))
+    beside = [Tensor.empty(2) for _ in range(100)]
+  assert len(beside) == 100 and costs[1] <= costs[0] + 2
 
 
 @pytest.mark.parametrize("interpreted", [0, 1])

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import reduced_placement
@@ -52,6 +52,7 @@ class ProgramOrder:
     self.ended: Any  # what gradients do not flow through: transforms/ended.py
     self.steps: list[tuple[int, int]] = []  # that go on: the thread, and the number at which it began
     self._live: dict[Holder, None] = {}
+    self._graphs: dict[Holder, None] = {}  # those that are more than memory as it is: a realize must not look at all
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
     self._views: dict[Ref, dict[int, Holder]] = side_table()
     # buffers of values that were computed because memory which they read was to be written: no tensor follows them
@@ -61,10 +62,15 @@ class ProgramOrder:
 
   def enter(self, t: Live) -> None:
     """Notes that a tensor is new."""
-    t._holder = holder = Holder(t, self._live.pop)
+    t._holder = holder = Holder(t, self._leave)
     holder.assigned = None
     holder.number = self.now = self.now + 1
     self._live[holder] = None
+    self.sees(t, t.uop)
+
+  def _leave(self, holder: Holder) -> None:
+    self._live.pop(holder, None)
+    self._graphs.pop(holder, None)
 
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
@@ -75,8 +81,14 @@ class ProgramOrder:
     live[holder] = None
 
   def sees(self, t: Live, u: UOp) -> None:
-    """Notes of what memory a tensor is a view that is to stand for `u`."""
-    if (state := memory_state(u, moved=True)) is not None:
+    """Notes that a tensor, once it is entered, is to stand for `u`, and of what memory it then is a view."""
+    if u.op is Ops.BUFFER:
+      self._graphs.pop(t._holder, None)
+      state: UOp | None = u
+    else:
+      self._graphs[t._holder] = None
+      state = memory_state(u, moved=True)
+    if state is not None:
       views, number = self._views.setdefault(state.ref, {}), id(t)
       if number not in views:
         views[number] = Holder(t, lambda _: views.pop(number))
@@ -87,6 +99,13 @@ class ProgramOrder:
   def views(self, state: UOp) -> list[Any]:
     """The tensors that are or were views of a state of memory."""
     return living(self._views.get(state.ref, {}).values())
+
+  def standing(self, nodes: Iterable[UOp]) -> list[Any]:
+    """The tensors that are more than memory as it is, and those that are or were views of states of memory among these
+    nodes, in the order of their last change."""
+    found = {id(t): t for u in nodes if u.op is Ops.BUFFER or u.op is Ops.AFTER for t in self.views(u)}
+    found.update((id(t), t) for t in living(self._graphs))
+    return sorted(found.values(), key=lambda t: t._holder.number)
 
   def changed(self, since: int) -> list[Any]:
     """The tensors that have changed after number `since`, the last one first."""
@@ -198,7 +217,7 @@ class ProgramOrder:
     for u in order:  # what happens now, happens in order
       if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
         reads.setdefault(u, False)
-    for t in self.live():
+    for t in self.standing(reads):
       state = memory_state(t.uop, moved=True) if t.follows else None
       if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
         for u in t.uop.toposort(lambda u: u.number >= first and u not in reads):
@@ -213,12 +232,13 @@ class ProgramOrder:
 
     A tensor that happens to be equal to a root without having been asked for does not get its buffer, and what was made
     of it does not read that: it can still be differentiated."""
-    done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
+    order = UOp.sink(*roots).toposort()
+    done = {u: u.base for u in order if u.op is Ops.AFTER}
     done.update((u, v) for u, v in made.items() if u is not v)
     if not done:
       return
-    live, holders, first = self.live(), {id(t) for t in asked}, min(u.number for u in done)
-    self.ended.note_made(live, made)
+    live, holders, first = self.standing(order), {id(t) for t in asked}, min(u.number for u in done)
+    self.ended.note_made(live, order, made)
     equal = {t.uop for t in live if t.uop in made and id(t) not in holders and t.uop.op is not Ops.AFTER}
     replacement = Replacement(done)
     others = Replacement({u: v for u, v in done.items() if u not in equal}) if equal else replacement

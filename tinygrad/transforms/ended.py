@@ -27,14 +27,17 @@ def _stood(u: UOp) -> list[Any]:
   return [t for t in living(_written.get(u.ref, ())) if t.requires_grad and t.uop is not u]
 
 
-def note_ended(live: list[Any], made: dict[UOp, UOp]) -> None:
+def note_ended(standing: Iterable[Any], order: Sequence[UOp], made: dict[UOp, UOp]) -> None:
   """Before computed values become memory (`made`: value to buffer): notes which tensors of those that live, and ask for
-  a gradient, each of them depends on; also by way of what became memory before."""
+  a gradient, each of them depends on; also by way of what became memory before. `order`: the graph of the values;
+  `standing`: the tensors that may stand for one of its nodes."""
   computed = {u: v.base for u, v in made.items() if memory_state(u) is None and dtypes.is_float(u.dtype)}
-  takers = [t for t in live if t.requires_grad] if computed else []
+  if not computed:
+    return
+  before = [t for u in order for t in (*_stood(u), *living(_ended.get(u.ref, ())))] if _ended or _written else []
+  takers = [*{id(t): t for t in (*standing, *before) if t.requires_grad}.values()]
   if not takers:
     return
-  order = UOp.sink(*computed).toposort()
   places = occurrences(order, [t.uop for t in takers])
   own: dict[UOp, int] = {}  # a bit for each taker
   bits = {t._holder: 1 << i for i, t in enumerate(takers)}
