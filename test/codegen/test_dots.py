@@ -16,6 +16,7 @@ from tinygrad.numerics import dots
 from tinygrad.numerics.dots import use_dots
 from tinygrad.renderer import llvm
 from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import Affine, affine
 
 TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
 KINDS = {"signed": (np.int8, np.int8), "unsigned": (np.uint8, np.int8), "swapped": (np.int8, np.uint8)}
@@ -55,13 +56,22 @@ def test_the_kernel_in_words_says_the_same(kinds, sizes):
   assert all(len(u.src) == 3 for u in linear if u.op is Ops.DOT) and any(u.op is Ops.DOT for u in linear)
 
 
-def test_what_may_end_early_is_no_sum_of_words():
-  """It ends with an element: beyond may be what nobody has written, in the other half of a word, too."""
-  ast, _ = product(KINDS["bfloat16"], 64, 64, 64)
+@pytest.mark.parametrize("kind, length", [("bfloat16", 2), ("unsigned", 4)])
+def test_a_sum_that_may_end_early_ends_with_a_word(kind, length):
+  """Of as many numbers; one that ends with any element stays: beyond may be what nobody has written."""
+  ast, _ = product(KINDS[kind], 64, 256, 64)
   (f,) = (u for u in ast.toposort() if u.op is Ops.FOLD)
-  early = UOp.new(Ops.CMPLT, dtypes.bool, (f.src[1], op(Ops.ADD, ast.src[0].src[2], num(1))))
-  kernel = sink(*ast.src, early)
-  assert uses(use_dots(ast, TARGET)) and use_dots(kernel, TARGET) is kernel
+  row, r = ast.src[0].src[2], f.src[1]
+
+  def ending(*end):
+    return sink(*ast.src, UOp.new(Ops.CMPLT, dtypes.bool, (r, dot(*end))))
+
+  words = use_dots(ending((row, 4 * length), (num(1), length)), TARGET)
+  *_, limit = words.src
+  assert uses(words) and affine(limit.src[1], {}) == Affine(1, {row: 4})
+  assert limit.src[0].src[0] is num(256 // length) and limit.src[0] in words.src[0].toposort()
+  kernel = ending((row, length), (num(1), 1))
+  assert use_dots(kernel, TARGET) is kernel
 
 
 def test_where_words_do_not_pay_the_kernel_stays():

@@ -143,7 +143,7 @@ def test_a_mutant_is_seen(mutant, mask, unseen, blocks, whole, monkeypatch):  # 
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize(("length", "width"), [(65, 64), (96, 128), (130, 64), (130, 128)])
+@pytest.mark.parametrize(("length", "width"), [(65, 64), (96, 128), (130, 64), (130, 128), (96, 200), (200, 256)])
 def test_what_is_not_computed_is_not_read(kind, length, width):
   """On a processor, of whatever type: its scratch memory is not a number at first (conftest.py)."""
   rng = np.random.default_rng(0)

@@ -7,9 +7,11 @@ from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import row_blocks
 from tinygrad.codegen.nests import NestSchedule
-from tinygrad.helpers import PROCESS, Context
+from tinygrad.helpers import PROCESS, Context, GlobalCounters
+from tinygrad.numerics import idle_loops
+from tinygrad.schedule import row_groups
 from tinygrad.uop import AxisKind
-from tinygrad.uop.affine import affine
+from tinygrad.uop.affine import Affine, affine
 
 RNG = np.random.default_rng(3)
 
@@ -92,6 +94,24 @@ def test_what_ends_early():
   assert limits(lambda: q.scaled_dot_product_attention(k, v, some).realize()) == []
 
 
+def kernels_of_attention(kind, width, causal):
+  q, k, v = (Tensor.empty(4, 256, width, dtype=kind) for _ in range(3))
+  GlobalCounters.reset()
+  q.scaled_dot_product_attention(k, v, is_causal=causal).realize()
+  return GlobalCounters.kernel_count
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [64, 128, 256])
+def test_what_a_mask_leaves_idle_is_one_kernel(kind, width, fresh):
+  """However wide the heads: products with scores in memory would be of all keys. (Mutant: nothing is idle.)"""
+  assert kernels_of_attention(kind, width, True) == 1
+  if width == 256:
+    fresh.setattr(row_groups, "loop_limits", lambda *_: {})
+    with PROCESS.anew():
+      assert kernels_of_attention(kind, width, True) > 1
+
+
 def normalised(x):
   """Where the mask does not hold, something is added."""
   n = len(x)
@@ -127,7 +147,7 @@ def test_masked_values_that_count():
 
 
 def test_mutant_everything_adds_nothing(fresh):
-  fresh.setattr(module, "adds_nothing", lambda f, known: True)
+  fresh.setattr(idle_loops, "adds_nothing", lambda f, known: True)
   x = RNG.standard_normal((300, 300)).astype(np.float32)
   assert np.abs(normalised(x) / want(x) - 1).max() > 0.01
 
@@ -136,7 +156,7 @@ def test_mutant_everything_adds_nothing(fresh):
 def test_laws_kill_mutants(mutant, fresh):
   if mutant == "a chunk less":
     chunks = row_blocks.chunks
-    fresh.setattr(row_blocks, "chunks", lambda r, limit, *at: chunks(r, limit.plus(module.Affine(-64)), *at))
+    fresh.setattr(row_blocks, "chunks", lambda r, limit, *at: chunks(r, limit.plus(Affine(-64)), *at))
   else:  # what is stored ends early, and what is summed does not
     made = NestSchedule.__init__
 

@@ -12,10 +12,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import codegen_kernels
+import ml_dtypes
 import numpy as np
 import pytest
 import test_random_kernels
-from codegen_kernels import FUNCTIONS, dot, evaluate, fold, identity_of, load, loop, num, op, reduce, run, sink, store
+from codegen_kernels import (
+  FUNCTIONS,
+  dot,
+  evaluate,
+  fold,
+  identity_of,
+  load,
+  loop,
+  num,
+  op,
+  reduce,
+  run,
+  sink,
+  store,
+  words_times_words,
+)
 from steps import growth, steps
 from test_kernels import matmul
 from test_passes import X, masked_rows
@@ -31,7 +47,9 @@ from tinygrad.codegen.primitives import IllegalStep, rebind, split, stage
 from tinygrad.device import Device, Target
 from tinygrad.device.cores import SwizzledTile
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
+from tinygrad.numerics import dots
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.affine import affine
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -149,6 +167,11 @@ class Machine:
         return memory[at]
       case Ops.CAST:
         return kind_of(u.dtype)(self.value(u.src[0], env, memo))
+      case Ops.BITCAST:
+        return np.asarray(self.value(u.src[0], env, memo)).view(kind_of(u.dtype))[()]
+      case Ops.DOT:
+        x, y = (self.value(s, env, memo) for s in u.src[:2])
+        return words_times_words(x, y, u.arg.scalar())
       case Ops.WHERE:  # both are computed, so what is read in vain is there, too
         condition, x, y = (self.value(s, env, memo) for s in u.src)
         return x if condition else y
@@ -235,10 +258,11 @@ class Drawn:
       overlap = n.op is Ops.CONST and n.arg >= size and kind is not AxisKind.REDUCE and not rereads(nest.kernel.src)
       nest.split(name, size, self.rng.choice(("peel", "mask", "clamp", *["overlap"] * overlap)))
 
-  def size(self, nest: NestSchedule, r: UOp, sizes: Sequence[int], *more: int) -> int:
-    """Of a block: where the loop may end early, one of which its chunks are multiples, or one of `more`."""
-    early = [*(n for n in sizes if split.CHUNK % n == 0), *more]
-    return self.rng.choice(early if r in nest.limited else sizes)
+  def size(self, nest: NestSchedule, r: UOp, sizes: Sequence[int], *times: int) -> int:
+    """Of a block: where the loop may end early, one of which its chunk is a multiple, or the chunk so many times."""
+    if (chunk := nest.chunks.get(r)) is None:
+      return self.rng.choice(sizes)
+    return self.rng.choice([*(n for n in sizes if chunk % n == 0), *(chunk * n for n in times)])
 
   def reorder(self, nest: NestSchedule) -> None:
     for kind in ("i", "k"):
@@ -265,7 +289,7 @@ class Drawn:
       dims = [r for r in nest.parallel if r in f.toposort()]
       if f not in inner and all(r.src[0].op is Ops.CONST for r in (*dims, *f.src[1:])):
         name = nest.name_of(f.src[1])
-        length = self.size(nest, f.src[1], (1, 2, 3, 5, 16), split.CHUNK, 2 * split.CHUNK)
+        length = self.size(nest, f.src[1], (1, 2, 3, 5, 16), 1, 2)
         nest.accumulate(name, length, *map(nest.name_of, dims))
         return
 
@@ -399,6 +423,45 @@ def test_stores_that_share_rows_are_scheduled_each_for_itself(seed, chunk, monke
   rows_in_chunks(monkeypatch, seed, chunk)
 
 
+WORDS = replace(CPU, features=("avx512bf16",), vendor="AMD", cache=1 << 12)
+
+
+def masked_products(n: int, columns: int) -> tuple[UOp, list[np.ndarray]]:
+  """Of each row the first i + 1 elements of x, in memory of its own, by a matrix: in bfloat16, so in words."""
+  x, y = (
+    np.random.default_rng(n).integers(-8, 9, shape).astype(ml_dtypes.bfloat16) for shape in ((n, n), (n, columns))
+  )
+  i, j, c, k = loop(n, 0), loop(n, 1), loop(columns, 2), reduce(n, 3)
+  kind, wide = dtypes.bfloat16, dtypes.float32
+  kept = op(Ops.CMPLT, j, op(Ops.ADD, i, num(1)))
+  row = UOp.new(Ops.PARAM, kind, (), ParamArg(-1, n))
+  value = op(Ops.WHERE, kept, load(1, x, dot((i, n), (j, 1))), UOp.const(kind, 0))
+  first = UOp.new(Ops.STORE, dtypes.void, (UOp.new(Ops.INDEX, kind, (row, j)), value, i, j))
+  there = UOp.new(Ops.LOAD, kind, (UOp.new(Ops.INDEX, kind, (row, k)),))
+  terms = [UOp.new(Ops.CAST, wide, (u,)) for u in (there, load(2, y, dot((k, columns), (c, 1))))]
+  product = fold(Ops.ADD, op(Ops.MUL, *terms), k)
+  return sink(first, store(dot((i, columns), (c, 1)), product, i, c, size=n * columns)), [x, y]
+
+
+def sums_in_words(n: int, columns: int) -> None:
+  ast, (x, y) = masked_products(n, columns)
+  kernel = scheduled(ast, schedule_cpu, WORDS)
+  assert any(u.op is Ops.DOT for u in kernel.toposort())
+  got = Machine(kernel, [x, y], {}).out.reshape(n, columns)
+  np.testing.assert_array_equal(got, np.tril(x.astype(np.float32)) @ y.astype(np.float32))
+
+
+@pytest.mark.parametrize("n, columns, chunk", [(32, 16, 2), (34, 17, 4), (36, 16, 8)])
+def test_sums_in_words_end_where_the_rest_was_not_computed(n, columns, chunk, monkeypatch):
+  """However a word is made of what lies in memory: beyond the end that is nobody's. (Mutant: they end elsewhere.)"""
+  for module in (split, row_blocks):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+  sums_in_words(n, columns)
+  monkeypatch.setattr(dots, "affine", lambda u, memo: affine(u, memo).scaled(2))
+  with pytest.raises(AssertionError):
+    sums_in_words(n, columns)
+
+
 def sums_without_an_end(patch: pytest.MonkeyPatch) -> None:
   """Blocks of a reduction go on to where it would end if nothing were idle."""
   in_blocks = stage.accumulate
@@ -413,7 +476,7 @@ def chains_without_an_end(patch: pytest.MonkeyPatch) -> None:
 def blocks_of_any_size(patch: pytest.MonkeyPatch) -> None:
   """A block may go beyond the chunk in which its loop ends."""
   patch.setattr(NestSchedule, "check_chunks", lambda *_: None)
-  patch.setattr(Drawn, "size", lambda self, nest, r, sizes, *more: self.rng.choice(sizes))
+  patch.setattr(Drawn, "size", lambda self, nest, r, sizes, *times: self.rng.choice(sizes))
 
 
 @pytest.mark.parametrize("mutant", [sums_without_an_end, chains_without_an_end, blocks_of_any_size])

@@ -121,6 +121,20 @@ def test_attention_is_one_kernel_and_its_memory_linear(fresh):
   assert of(256, True)[1] > 4 * 256 * 256 * 4, "without computing anew the weights are stored"
 
 
+def test_long_attention_of_wide_heads_keeps_no_scores(fresh):
+  """Whose products take so long that it is no faster for being one kernel. (Mutant: nothing is large.)"""
+
+  def of(T):
+    q, k, v = (Tensor.empty(2, T, 80, dtype="bfloat16") for _ in range(3))
+    return kernels(lambda: [q.scaled_dot_product_attention(k, v)])
+
+  fresh.setattr(row_groups, "MOST_KEPT", 1 << 20)
+  assert of(800) == (1, 0)
+  assert of(500)[0] > 1, "it is not large"
+  fresh.setattr(row_groups, "is_large", lambda *_: False)
+  assert of(800)[1] >= 2 * 800 * 800 * 2
+
+
 def test_an_optimizer_is_one_kernel_a_parameter(fresh):
   def step():
     weights = [Tensor(x.numpy(), requires_grad=True).realize() for x in inputs]

@@ -44,9 +44,9 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
     clip_loops,
     functools.partial(as_one_hots, target=target),
     functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
+    *(functools.partial(f, target=target) for f in (with_row_memory, block_rows)),
     functools.partial(use_dots, target=target),
-    *(functools.partial(f, target=target) for f in (with_row_memory, block_rows, decompose_stores, step_scatters)),
-    functools.partial(cut_loops, target=target),
+    *(functools.partial(f, target=target) for f in (decompose_stores, step_scatters, cut_loops)),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
   )
 

@@ -28,7 +28,7 @@ from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import index
+from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild
 
@@ -168,7 +168,7 @@ class NestSchedule:
       rule = f"blocks of {size} overlap in a parallel loop of at least as many, if nothing reads what is stored"
       raise IllegalStep(rule, 'split it with tail="clamp"')
     versions, parts = split.split_loop(r, size, self.limited.get(r), self.room.ids, tail)
-    self.check_chunks(name, r, split.CHUNK % size == 0)
+    self.check_chunks(name, r, lambda chunk: chunk % size == 0)
     self.versions[r] = versions
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
@@ -185,14 +185,20 @@ class NestSchedule:
   def mark(self, step: str, name: str, kind: AxisKind) -> None:
     self.note(step, name)
     r = self.loop(name)
-    self.check_chunks(name, r, False)
+    self.check_chunks(name, r, lambda chunk: False)
     self.versions[r], self.names[name] = split.mark(r, kind)
 
-  def check_chunks(self, name: str, r: UOp, ends: bool) -> None:
+  @property
+  def chunks(self) -> dict[UOp, int]:
+    """Of the loops that may end early: they do after a multiple of so many iterations, a power of two."""
+    ends = {r: affine(limit, {}).divisor() or split.CHUNK for r, limit in self.limited.items()}
+    return {r: n & -n for r, n in ends.items()}
+
+  def check_chunks(self, name: str, r: UOp, ends: Callable[[int], bool]) -> None:
     """A loop that may end early has to: what lies beyond in memory that others fill is nothing."""
-    if r in self.limited and not ends:
-      rule = f"loop {name} ends after a multiple of {split.CHUNK} iterations, where the rest leaves nothing to do"
-      raise IllegalStep(rule, f"split it first, by a power of two up to {split.CHUNK}")
+    if r in self.limited and not ends(chunk := self.chunks[r]):
+      rule = f"loop {name} ends after a multiple of {chunk} iterations, where the rest leaves nothing to do"
+      raise IllegalStep(rule, f"split it first, by a part of {chunk}")
 
   def reorder(self, *names: str) -> None:
     """Loops nested in this order, wherever several of them are nested; the others keep their places. Parallel loops may
@@ -320,7 +326,7 @@ class NestSchedule:
     r, loops, offset = self.loop(name), [*map(self.loop, dims)], self.taken
     if not all(map(static, (*loops, r))):
       raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
-    self.check_chunks(name, r, size % split.CHUNK == 0 or split.CHUNK % size == 0)
+    self.check_chunks(name, r, lambda chunk: size % chunk == 0 or chunk % size == 0)
     f = next(f for f in folds_of(self.kernel.src) if r in f.src[1:])
     self.taken += bytes_of_sums(f, loops) * (1 + carries_rest(f))
     how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]

@@ -61,11 +61,11 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   if not bytewise and not bf16:
     return sink
   as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
-  parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
-  # a sum over rows is one of parts (row_blocks.py), and what may end early ends with an element: both stay FOLDs
-  whole = {r for s in sink.src for r in (s.src[2:] if s.op is Ops.STORE else s.src)}
+  stores, limits = [s for s in sink.src if s.op is Ops.STORE], {x.src[0]: x for x in sink.src if x.op is not Ops.STORE}
+  parallel, made, ends = sink.src[0].src[2:], dict[UOp, UOp](), list[UOp]()
+  whole = {r for s in stores for r in s.src[2:]}  # a sum over rows is one of parts (row_blocks.py): these stay FOLDs
   ids = LoopIds(sink)
-  for f in sink.toposort():
+  for f in UOp.sink(*stores).toposort():
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
       continue
     if not whole.isdisjoint(f.src[1:]):
@@ -77,9 +77,23 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     reached = [x.loops for x in pair]
     length = 4 // pair[0].dtype.itemsize
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
+    along = [r for r in along if r not in limits or ends_with_words(r, limits[r].src[1], length)]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
-      made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, numbers, ids)
-  return substitute_free(sink, made)
+      r = max(along, key=lambda r: int(r.src[0].arg))
+      steps = ids.loop(index(r.src[0].arg // length), AxisKind.REDUCE)
+      made[f] = words_of(f, pair, r, steps, length, numbers)
+      if r in limits:
+        ends.append(UOp.new(Ops.CMPLT, dtypes.bool, (steps, affine(limits[r].src[1], {}).split(length)[0].uop())))
+  if not made:
+    return sink
+  words = substitute_free(UOp.sink(*stores), made)
+  left = {*words.toposort()}
+  return UOp.sink(*words.src, *(x for x in (*limits.values(), *ends) if x.src[0] in left))
+
+
+def ends_with_words(r: UOp, limit: UOp, length: int) -> bool:
+  """Whether a loop that may end early has whole words until there, and until its end."""
+  return r.src[0].arg % length == 0 and affine(limit, {}).divisor() % length == 0
 
 
 def numbers_at_once(kind: DType, target: Target) -> DType:
@@ -100,10 +114,9 @@ def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
   return (x, y) if fits else None
 
 
-def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, numbers: DType, ids: LoopIds) -> UOp:
-  """The FOLD of x·y with `length` iterations of its range r at a time, and those that are left over."""
-  whole, left = divmod(int(r.src[0].arg), length)
-  steps, kind = ids.loop(index(whole), AxisKind.REDUCE), pair[0].dtype
+def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, steps: UOp, length: int, numbers: DType) -> UOp:
+  """The FOLD of x·y with `length` iterations of its range r in each of `steps`, and those that are left over."""
+  (whole, left), kind = divmod(int(r.src[0].arg), length), pair[0].dtype
   x, y = (word(v, r, steps, length) for v in pair)
   over = tuple(steps if s is r else s for s in f.src[1:])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.numerics.idle_loops import loop_limits
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
@@ -26,6 +27,8 @@ STREAMED = 288  # operations for each byte that is never stored, where a grid co
 RUN = 256  # elements of a row that lie together: between these may be others'
 SHARED = 4  # times that a byte which is written and read again is worth one that is read twice
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
+MOST_KEPT = 1 << 28  # bytes between kernels of which each does so much that they are no faster as one
+RECOMPUTE_RATIO = 4  # times what it is computed from, from which on a value may be computed once more
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
 
@@ -166,6 +169,13 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
+def is_large(a: Group, b: Group) -> bool:
+  """Whether what lies between the kernels is so much more than what it is computed from that it is not to be kept."""
+  read = {x.slot: x.nbytes for x in a.accesses if x.slot not in a.written}
+  between = max((x.nbytes for x in a.accesses if x.slot in a.written & b.touched), default=0)
+  return between > max(MOST_KEPT, RECOMPUTE_RATIO * sum(n for n in read.values() if n < MOST_KEPT))
+
+
 def bytes_saved(a: Group, b: Group, rows: Sequence[UOp]) -> int:
   """That stay in a cache from one kernel to the next where they are one of these rows. Of what is not a row's own, each
   row reads all; what both only read is in the cache as it is, likely."""
@@ -191,15 +201,18 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     if prod(map(loop_length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
+    out = replace(with_stores(a, b, pairs), rows=rows, totals=totals, tiled=a.tiled or b.tiled)
     saved = bytes_saved(a, b, rows)
     most = max((work(g.stores[0], not target.threads) for g in (a, b) if len(g.stores) == 1), default=0)
-    streams = most > target.intensity * saved
-    if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
+    slow = most > target.intensity * saved  # for a contraction of few rows at a time
+    streams = slow and target.threads
+    if streams and (most > STREAMED * saved or out.tiled):
       continue
+    if slow and not streams and not (is_large(a, b) or loop_limits(out.stores, rows)):
+      continue  # what a mask leaves idle is left out where nothing is stored between
     # what streams does so in one loop of each row
     if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
       continue
-    out = replace(with_stores(a, b, pairs), rows=rows, totals=totals, tiled=a.tiled or b.tiled)
     few = has_few_rows(out, target)  # that have to be cut in pieces
     may = not out.tiled and has_few_rows(a, target)
     if may if few else target.threads or fits(out, target.cache):

@@ -12,14 +12,23 @@ from tinygrad.device import Target
 from tinygrad.helpers import dedup
 from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
-from tinygrad.schedule.row_groups import STREAMED, Group, accesses, elsewhere, has_few_rows, joined_groups, single, work
+from tinygrad.schedule.row_groups import (
+  RECOMPUTE_RATIO,
+  STREAMED,
+  Group,
+  accesses,
+  elsewhere,
+  has_few_rows,
+  joined_groups,
+  single,
+  work,
+)
 from tinygrad.schedule.row_memory import WHATEVER, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
 MOST_MEMBERS = 24
-RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew rather than store it
-RECOMPUTE_RATIO = 4  # if it is that much larger than what it is computed from
+RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew, if it has that ratio
 RECOMPUTE_ON_GRID = 1 << 20  # the same on a grid, where bytes and operations say whether it pays
 WIDE = 136  # operations, as STREAMED, of what no core multiplies
 WORKERS = 128  # threads, of as many as keep a grid busy, for each piece of a row

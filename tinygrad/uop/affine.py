@@ -40,6 +40,10 @@ class Affine(NamedTuple):
       lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
     return lo, hi
 
+  def divisor(self) -> int:
+    """The greatest number that divides it, whatever integers the atoms are."""
+    return math.gcd(self.const, *self.terms.values())
+
   def split(self, m: int) -> tuple[Affine, Affine]:
     """(q, rest): self == m·q + rest, with the multiples of m in q; the constant of rest is in [0, m)."""
     q = {a: c // m for a, c in self.terms.items() if c % m == 0}

@@ -28,7 +28,6 @@ from tinygrad.codegen.analysis.accesses import (
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives.split import CHUNK
 from tinygrad.codegen.primitives.stage import LINE, bytes_of_sums
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
@@ -66,8 +65,9 @@ class Tile:
   def size(self) -> int:
     return self.copies * self.lanes
 
-  def part_of_chunk(self) -> Tile:
-    return Tile(min(power_of_two(self.copies), CHUNK // self.lanes), self.lanes)
+  def part_of(self, chunk: int) -> Tile:
+    lanes = min(self.lanes, chunk)
+    return Tile(min(power_of_two(self.copies), chunk // lanes), lanes)
 
 
 Tiles = dict[UOp, Tile]
@@ -117,7 +117,8 @@ def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
     assert main is not None
     v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
     dims, r, length = sorted(dims_of_sums(main), key=lambda r: r is v), main.over[0], plan.block
-    length = length // CHUNK * CHUNK or power_of_two(length) if r in nest.limited else length
+    if (chunk := nest.chunks.get(r)) is not None:
+      length = length // chunk * chunk or power_of_two(length)
     nest.accumulate(nest.name_of(r), length, *map(nest.name_of, dims))
     plan = plan_nest(nest)
   realise(nest, plan)
@@ -136,10 +137,14 @@ def sums_fit(main: Item, stages: Stages) -> bool:
 
 
 def realise(nest: NestSchedule, plan: NestPlan) -> None:
-  """The plan, in primitives; tiles divide a CHUNK of the loops that may end early."""
-  shorter = {r: t.part_of_chunk() for r, t in plan.tiles.items() if r in nest.limited}
-  folds = {k: (order, t.part_of_chunk() if order[-1] in nest.limited else t) for k, (order, t) in plan.folds.items()}
-  plan = replace(plan, tiles={**plan.tiles, **shorter}, folds=folds)
+  """The plan, in primitives; tiles divide a chunk of the loops that may end early."""
+
+  def ending(r: UOp, tile: Tile) -> Tile:
+    return tile.part_of(nest.chunks[r]) if r in nest.limited else tile
+
+  tiles = {r: ending(r, tile) for r, tile in plan.tiles.items()}
+  folds = {over: (order, ending(order[-1], tile)) for over, (order, tile) in plan.folds.items()}
+  plan = replace(plan, tiles=tiles, folds=folds)
   names = {r: nest.name_of(r) for r in (*plan.order, *(r for over in plan.folds for r in over))}
   panels = [(nest.number_of(p.operand), p.dims) for p in plan.panels]
   tiled = [r for r in plan.order if plan.tiles.get(r, Tile()).size > 1]

@@ -14,7 +14,7 @@ from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 
-CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
+CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it or of a part of it
 
 
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
