@@ -74,6 +74,23 @@ def test_a_sum_that_may_end_early_ends_with_a_word(kind, length):
   assert use_dots(kernel, TARGET) is kernel
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "unsigned"])
+@pytest.mark.parametrize("tail", ["peel", "mask"])
+def test_a_rest_of_one_word_is_added_too(kind, tail):
+  """A sum without a loop is still one: its instruction adds. (Mutant: what has no loop is no sum.)"""
+  length = {"bfloat16": 2, "unsigned": 4}[kind]
+  ast, arrays = product(KINDS[kind], 16, 65 * length, 16)
+
+  def in_fours(nest):
+    nest.split("k0", 4, tail)
+    nest.unroll("k0.i")
+
+  linear = lower_kernel(ast, TARGET, heuristic=in_fours)
+  assert all(len(u.src) == 3 for u in linear if u.op is Ops.DOT)
+  if set(TARGET.features) <= set(Device["CPU"].target.features):
+    np.testing.assert_array_equal(run(ast, arrays, heuristic=in_fours), evaluate(ast, arrays))
+
+
 def test_where_words_do_not_pay_the_kernel_stays():
   for kinds, sizes in (
     (KINDS["signed"], (1, 4096, 4096)),  # each byte is used once

@@ -134,7 +134,8 @@ class Rebinding:
       value = self.image(u.src[0], restricted(now, u.src[0].loops))
       if gate is not None:
         value = UOp.new(Ops.WHERE, u.dtype, (gate, value, neutral(u)))
-      parts.append(UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg) if loops else value)
+      alone = not loops and u.src[0].op is not Ops.DOT  # words are multiplied where their products are added
+      parts.append(value if alone else UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg))
     out = parts[0]
     for x in parts[1:]:
       out = UOp.new(u.arg, u.dtype, (out, x))
