@@ -47,6 +47,7 @@ ROUGH = {"float64": 1e-6, "float32": 3e-4, "float16": 3e-2, "bfloat16": 2e-1}
 ROWS, COLUMNS = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 128), (1, 3, 8, 16, 31, 32, 64, 65, 100, 128, 192)
 LENGTHS = (8, 12, 33, 64, 100)  # of caches
 LARGEST = 1e3  # number that is compared
+SMALL = 0.25  # what smaller numbers are measured by: sums of which terms cancel are no better than these
 HELD = 1 << 22  # bytes of fresh memory at most that is filled: more is seldom, and takes its time
 
 Shape = tuple[int, ...]
@@ -276,9 +277,9 @@ def differs(got: np.ndarray | None, want: np.ndarray, rough: float) -> Iterator[
     if (wrong := int((got != want).sum())) > 0:
       yield f"has {wrong} wrong whole numbers of {want.size}"
   else:
-    error = float(np.abs(got - want).max(initial=0)) / max(float(np.abs(want).max(initial=0)), 1e-2)
+    error = float(np.abs(got - want).max(initial=0)) / max(float(np.abs(want).max(initial=0)), SMALL)
     if not error <= rough:
-      where = np.argwhere(~(np.abs(got - want) <= rough * max(np.abs(want).max(), 1e-2)))
+      where = np.argwhere(~(np.abs(got - want) <= rough * max(np.abs(want).max(), SMALL)))
       yield f"is {error:.1e} off, at {len(where)} of {want.size} from {where[0].tolist() if len(where) else '?'} on"
 
 
@@ -578,7 +579,9 @@ class Writer:
       yield f"{b.text}.assign({name})"
 
   def descent(self) -> Iterator[str]:
+    scope, self.scope = self.scope, self.names(lambda x: x.what != "value")  # gradients flow through those that wait
     name, x = self.fresh("v"), self.expr((self.r, self.c), 2)
+    self.scope = scope
     more = self.pick("", ".softmax(-1)", ".tanh()", ".relu()")
     loss = f"(({x}) @ m.s0 * {self.c**-0.5:.4f} + m.s1){more}.square().sum() * {1 / self.r:.4f}"
     yield f"{name} = grads(lambda: {loss}, m.s0, m.s1)"
