@@ -705,7 +705,10 @@ class Writer:
 
   def call(self, f: Function, plain: dict[int, int]) -> Iterator[str]:
     given: list[str] = []
-    aliases = plain[f.number] > 2 and self.chance(0.15)  # what was captured with state as an argument keeps to it
+    # what was captured with state as an argument takes it for that alone: first it has other arguments of this kind
+    late = plain[f.number] > 2
+    state = aliases = late and len(self.placements) == 1 and self.chance(0.15)
+    twice = late and self.chance(0.3)
     for shape in f.inputs:
       fit = [x for x in self.scope if x.shape == shape and x.kind == "F"]
       found, own = [x for x in fit if x.what in ("memory", "value")], [x for x in fit if x.what == "state"]
@@ -717,7 +720,7 @@ class Writer:
         yield from self.another(shape)
         given.append(self.scope[-1].text)
       else:
-        given.append(self.pick(*(found if plain[f.number] > 2 and self.chance(0.3) else fresh)).text)
+        given.append(self.pick(*(found if twice and not state else fresh)).text)
     plain[f.number] += 1
     value = self.pick(0, self.most, *(self.rng.randint(0, self.most) for _ in range(2)))
     name, n = self.fresh("r"), [f"bind('n', {self.most}, {value})"]
@@ -862,7 +865,8 @@ def simpler(line: str) -> Iterator[str]:
   value = getattr(tree.body[0], "value", None)
   for u in ast.walk(value) if isinstance(value, ast.expr) else ():
     parts = [x for x in ast.iter_child_nodes(u) if isinstance(x, ast.expr)]
-    for part in parts if isinstance(u, ast.BinOp | ast.Call | ast.Subscript) else ():
+    shown = u is value and code.startswith("v")  # which stays a value, not a name of another
+    for part in parts if isinstance(u, ast.BinOp | ast.Call | ast.Subscript) and not shown else ():
       inner = part.value if isinstance(part, ast.Attribute) and isinstance(u, ast.Call) else part
       yield ast.unparse(with_part(tree, u, inner)) + mark + comment
 

@@ -52,12 +52,9 @@ def test_what_failed_gets_smaller(monkeypatch):
   small, found = shrink(script, ["look 1: wrong"], float("inf"))
   lines = [line for _, lines, _ in small.functions for line in lines]
   assert (small.state, small.main, found) == ((), (), ["look 1: wrong"])
-  assert len(lines) == 1 and lines[0].endswith("= scan")
+  assert len(lines) == 1 and "scan" in lines[0]
 
 
 def test_a_line_gets_simpler():
-  assert [*simpler("v1 = (a + m.b[2]).tanh() * 1  # view")][:3] == [
-    "v1 = (a + m.b[2]).tanh()  # view",
-    "v1 = 1  # view",
-    "v1 = (a + m.b[2]) * 1  # view",
-  ]
+  assert [*simpler("w1 = (a + m.b[2]).tanh()  # view")][:1] == ["w1 = a + m.b[2]  # view"]
+  assert [*simpler("v1 = (a + 2) * 1")] == ["v1 = a * 1", "v1 = 2 * 1"]
