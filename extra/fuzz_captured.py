@@ -396,7 +396,7 @@ class Writer:
       f"({a}).contiguous()",
       f"({a}).detach()",
       f"at({a}, {self.place()})",
-      f"({a}).cast(G).sin().cast(F)",
+      f"({a}).tanh().cast(G).sin().cast(F)",
     )
 
   def moved(self, shape: Shape, depth: int) -> str:
