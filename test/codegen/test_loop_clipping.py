@@ -165,3 +165,11 @@ def test_laws_kill_mutants(mutant, fresh):
 
     fresh.setattr(NestSchedule, "__init__", of_parallel)
   assert not deviation(arrays(450), CAUSAL, np.tril(np.ones((450, 450), bool))) < 1e-3
+
+
+@pytest.mark.parametrize("rows", [16, 32])
+def test_a_running_sum_within_a_loop_that_ends_early(rows):
+  """What is on the first lanes is simplified, with the loop around it: its end has to be in normal form before."""
+  x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
+  got = Tensor(x).realize().cumsum(0) @ (Tensor.arange(8) <= 3)
+  np.testing.assert_allclose(got.numpy(), x.cumsum(0)[:, :4].sum(1), rtol=1e-5, atol=1e-5)

@@ -315,7 +315,7 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
   fresh.setattr(row_groups, "is_row_index", lambda *a: True)
   PROCESS.forget()
   apart, together = both(f)
-  assert np.abs(apart[0] - together[0]).max() > 0.1
+  assert not np.abs(apart[0] - together[0]).max() <= 0.1  # or not a number: what nothing has written yet
 
 
 def test_what_a_condition_keeps_in_its_row_is_its_rows(fresh):

@@ -7,6 +7,8 @@ from tinygrad import Tensor, dtypes
 from tinygrad.device import Mesh, P, Sharding
 from tinygrad.helpers import Context
 from tinygrad.sharding import cast_sinking, explain
+from tinygrad.sharding.localize import localize
+from tinygrad.uop import Ops, UOp
 
 N = 4
 HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -87,3 +89,42 @@ def test_what_is_scattered_below_an_expanded_dim_is_cut_along_it_again(defer):
     other = Tensor(b).shard(mesh, P(None, "x", "y:(1)2"))
     got = (total * other).numpy()
   np.testing.assert_array_equal(got, a.astype(np.int8)[..., None] * b)
+
+
+def test_what_is_below_two_of_them_is_computed_once():
+  """A sum that is sunk reads what another such sum is written to, and something else reads that, too."""
+  first = leaf(512, 64, cut=1) @ leaf(64, 512)
+  state = Tensor.empty(512, 512, dtype=dtypes.bfloat16, device=first.device).assign(first)
+  second = state.shard(first.device.devices, axis=1) @ leaf(512, 256)
+  sink = UOp.sink((second.exp() + 1).uop, (state + 1).uop)
+  view = localize(sink)
+  assert sum(u.op is Ops.ASSIGN for u in view.toposort()) == 1
+  assert [r.kind for r in explain(second + 1, state + 1)].count("reduce_scatter") == 2
+
+
+def test_a_cache_that_is_written_to_and_read_in_halves():
+  """Three steps in one realize; it was a ScheduleError, for the second write was there twice."""
+  devices = tuple(f"CPU:{i}" for i in range(4))
+  mesh = Mesh(devices, (2, 2), ("a", "b"))
+  rng = np.random.default_rng(3)
+  values = [rng.standard_normal(s) for s in ((3, 32), (32,), (64, 3), (2, 3), (64, 3))]
+  kinds = (*["float16"] * 4, "float32")
+
+  def run(place):
+    weight, bias, keys, x, cache = (place(Tensor(v.astype(k))).realize() for v, k in zip(values, kinds))
+
+    def step(x):
+      keys[0] = cache.max(0)
+      scores = x @ keys[:3].T @ keys[:3]
+      change = ((scores > x) @ weight + bias).sum().gradient(weight)[0]
+      return change[:1, :1].expand(2, 64) @ cache.cast("float16")
+
+    first, second = step(x * 1), step(x * 1)
+    cache[0:1] = second[0:1].cast("float32")
+    third = step(x * 0.5 + first)
+    Tensor.realize(total := keys[:, 0:2] @ third + keys[0], keys, cache)
+    return total.numpy(), keys.numpy(), cache.numpy()
+
+  specs = {64: P(("a", "b")), 2: P("a", "b"), 3: P("a", "b"), 32: P("a")}
+  for got, want in zip(run(lambda t: t.shard(mesh, specs[t.shape[0]]).contiguous()), run(lambda t: t)):
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=2e-2)

@@ -345,6 +345,19 @@ def test_what_reads_the_content_before_an_assignment_keeps_it():
   close([before, after], [Tensor(W), loop(x, Tensor(W) * 0.5)[0]])
 
 
+def test_what_an_assignment_took_keeps_its_value_where_a_loop_waits_for_that():
+  """A gradient, of which the weights are assigned, is returned beside what a loop makes of them."""
+  x, w = Tensor(X), Tensor(W).realize()
+  change = (x @ w).square().sum().gradient(w)[0]
+  w.assign(w - 0.1 * change)
+  shown = change * 2  # made after the loop
+  after = scan(step, x, w)[0]
+  Tensor.realize(after, shown)
+  v = Tensor(W).realize()
+  g = (x @ v).square().sum().gradient(v)[0].realize()
+  close([shown, after], [g * 2, loop(x, v - 0.1 * g)[0]])
+
+
 def test_in_a_captured_step():
   w = Tensor(W).realize()
   jitted = TinyJit(lambda x: scan(step, x, w)[0].square().sum().gradient(w)[0])

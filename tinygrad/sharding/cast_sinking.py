@@ -53,19 +53,20 @@ def sink_casts(order: Sequence[UOp]) -> dict[UOp, SunkCast]:
 
 
 def build_sunk(sink: UOp, casts: Mapping[UOp, SunkCast]) -> UOp:
-  """The graph with these casts run so."""
-  mapping: dict[UOp, UOp] = {}
+  """The graph with these casts run so. They stand in order, and one may be below another."""
+  mapping, memo = dict[UOp, UOp](), dict[UOp, UOp]()
   for u, way in casts.items():
     move, last = u.src[0], way.last
+    below = (substitute(move.src[0], mapping, memo),)
     if last is None:
-      part = move.replace(arg=Move(way.placement, move.arg.pinned))
+      part = move.replace(src=below, arg=Move(way.placement, move.arg.pinned))
       mapping[u] = move.replace(dtype=u.dtype, src=(u.replace(src=(part,)),))
       continue
-    v = last.replace(dtype=move.dtype, src=move.src, arg=Move(way.placement, False))
+    v = last.replace(dtype=move.dtype, src=below, arg=Move(way.placement, False))
     for link in way.links:
       v = link.replace(src=(v,))
     mapping[last] = v if v.device == last.device else UOp.new(Ops.MOVE, v.dtype, (v,), last.arg)
-  return substitute(sink, mapping) if mapping else sink
+  return substitute(sink, mapping, memo) if mapping else sink
 
 
 def saved_at(move: UOp, there: Placement) -> float:

@@ -35,7 +35,7 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
   order = UOp.sink(*roots).toposort()
   found = [u for u in order if is_loop(u)]
-  if not found or (happened := effects_below(found, order)) is None:
+  if not found or (happened := effects_below(found, roots)) is None:
     return roots
   groups: dict[tuple[Any, Nodes], list[UOp]] = {}
   for u in found:
@@ -48,16 +48,13 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   return [with_replaced(u, dict(made)) for u in roots]
 
 
-def effects_below(found: Sequence[UOp], order: Sequence[UOp]) -> list[UOp] | None:
-  """The contents of memory after assignments that loops wait for; None where something else reads the content before
-  one of these."""
+def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
+  """The contents of memory after assignments that loops wait for; None where something that is not there by then reads
+  the content before one of these."""
   after = [u for u in UOp.sink(*(s for u in found for s in u.src)).toposort() if u.op is Ops.AFTER]
-  before = {u.src[0] for u in after}
-  if not before:
-    return []
-  own = UOp.sink(*after).toposort()
-  readers = [u for u in order if u not in own and u.op is not Ops.AFTER]
-  return None if any(s in before for u in readers for s in u.src) else after
+  before, there = {u.src[0] for u in after}, set(after)
+  rest = UOp.sink(*roots).toposort(lambda u: u not in there) if before else []
+  return None if any(s in before for u in rest if u.op is not Ops.AFTER for s in u.src) else after
 
 
 def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[UOp, UOp]:

@@ -10,7 +10,7 @@ from typing import Literal
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.dtype import dtypes
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 
@@ -18,12 +18,13 @@ CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at
 
 
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
-  """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes."""
+  """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes; in normal form, so that
+  the loop is the same one to who simplifies what is in it."""
   if limit is None:
     return count
   left = affine(limit, {}).plus(affine(base, {}), -1).plus(Affine(step - 1)).uop()
   left = UOp.new(Ops.MAX, dtypes.index, (left, index(0)))
-  return UOp.new(Ops.MIN, dtypes.index, (UOp.new(Ops.IDIV, dtypes.index, (left, index(step))), count))
+  return simplify(UOp.new(Ops.MIN, dtypes.index, (UOp.new(Ops.IDIV, dtypes.index, (left, index(step))), count)))
 
 
 def loop(ids: LoopIds, like: UOp, end: UOp) -> UOp | None:

@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.products import carries_rest, fast_two_sum
 from tinygrad.ops.reduce import neutral
-from tinygrad.uop import AxisKind, Ops, UOp, simplify
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
@@ -147,7 +147,7 @@ def accumulate(
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, end = own_loops(dims, ids), simplify(trips(limit, index(count), index(0), n))  # as others know it, too
+    own, end = own_loops(dims, ids), trips(limit, index(count), index(0), n)
     block = ids.loop(end, AxisKind.REDUCE) if count > 1 else None
     start = Affine(base, {} if block is None else {block: n})
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
