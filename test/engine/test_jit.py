@@ -83,6 +83,25 @@ def test_a_replay_enters_few_functions():
   assert counts[0] <= 60 and counts[2] - counts[1] <= 2 * 8
 
 
+def test_a_value_that_was_made_last_before_a_capture_is_none_of_its_own():
+  """It is computed before the memory that it reads is written, by the capture alone."""
+  state = Tensor([3.0]).realize()
+
+  @TinyJit
+  def exchange(x):
+    old = state * 1
+    state.assign(x)
+    x.assign(old)
+
+  exchange(Tensor([10.0]).realize())
+  value = state * 7
+  exchange(Tensor([20.0]).realize())
+  assert value.tolist() == [70.0] and state.tolist() == [20.0]
+  value.assign(Tensor([5.0])).realize()
+  exchange(Tensor([30.0]).realize())
+  assert value.tolist() == [5.0] and len(exchange.captured.work) == 3
+
+
 def ctrl_c():
   raise KeyboardInterrupt
 

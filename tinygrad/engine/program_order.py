@@ -139,7 +139,7 @@ class ProgramOrder:
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
     began = max((n for thread, n in self.steps if thread == threading.get_ident()), default=0)
-    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number < began]):
+    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number <= began]):
       with recorders.emptied():  # a replay must not write to them
         self._due_now(earlier)
       return self.run(asked, read)
