@@ -93,9 +93,10 @@ def test_a_value_that_was_made_last_before_a_capture_is_none_of_its_own():
     state.assign(x)
     x.assign(old)
 
-  exchange(Tensor([10.0]).realize())
+  first, second = Tensor([10.0]).realize(), Tensor([20.0]).realize()
+  exchange(first)
   value = state * 7
-  exchange(Tensor([20.0]).realize())
+  exchange(second)
   assert value.tolist() == [70.0] and state.tolist() == [20.0]
   value.assign(Tensor([5.0])).realize()
   exchange(Tensor([30.0]).realize())
@@ -770,6 +771,49 @@ def test_what_a_step_assigns_and_does_not_return_is_replayed(step, state, read):
       for t, b in zip(states, arrays):
         np.testing.assert_array_equal(t.numpy(), b)
   assert f.captured is not None
+
+
+def write(x, i):
+  x[i] = i + 1.0
+
+
+def replace(x, i):
+  x.replace(Tensor([1.0, 2.0, 3.0]) * (i + 1))
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    write,
+    lambda x, i: x.assign(x * 2 + i),
+    replace,
+    lambda x, i: nn.state.load_state_dict([x], {"0": Tensor([3.0, 1.0, float(i)])}, verbose=False),
+  ],
+  ids=["setitem", "assign", "replace", "load_state_dict"],
+)
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: Tensor.zeros(3),
+    lambda: Tensor.zeros(3).contiguous(),
+    lambda: Tensor([0.0, 0.0, 0.0]),
+    lambda: Tensor(np.zeros(3, "float32")) + 1,
+  ],
+  ids=["constant", "contiguous", "list", "computed"],
+)
+def test_a_replay_reads_what_is_written_to_a_value_that_the_step_closes_over(make, change):
+  state, python = make(), []
+
+  @TinyJit
+  def step(x):
+    python.append(0)
+    return (state * x).sum() + state[1]
+
+  for i in (0, 1, 2, 0, 1, 2):
+    change(state, i)
+    want = 3 * state.numpy().sum() + state.numpy()[1]
+    np.testing.assert_allclose(step(Tensor([3.0])).numpy(), want, rtol=1e-6)
+  assert len(python) <= 3 or change is replace  # then the value is memory, of which replays know
 
 
 def test_what_was_assigned_before_is_no_part_of_the_step():

@@ -15,7 +15,7 @@ from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, a
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
-from tinygrad.engine.program_order import program_order
+from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, limits, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
@@ -142,6 +142,7 @@ class Captured:
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
   limits: list[Check]  # what variables' values have to keep to
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
+  closed_over: ClosedOver
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
@@ -309,7 +310,9 @@ class TinyJit(Generic[A, R]):
   function returns is that Tensor; results may be the next arguments. Nothing but computation is replayed: Python side
   effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's value, unless it is
   assigned to: what the function assigns, and what `backward` adds to `.grad`, is computed in each call, together with
-  the results. `JIT=0` switches it off, and what is interpreted is run anew in every call.
+  the results. What it reads from outside is read in each call; where such a Tensor had no memory and is assigned to, or
+  is replaced, the step is captured once more. `JIT=0` switches it off, and what is interpreted is run anew in every
+  call.
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
@@ -368,6 +371,10 @@ class TinyJit(Generic[A, R]):
           del self.states[next(iter(self.states))]
         state = self.last = self.states[key]
         captured = state.captured
+        closed = captured.closed_over if captured is not None and captured.settled != program_order.now else None
+        if closed and (outdated := program_order.outdated(closed)):
+          realize_all(outdated)  # what is assigned to them from now on is seen by replays
+          captured = state.captured = None
         if captured is None or inputs == captured.inputs or not (shared := captured.shared(inputs)):
           break
         key = *key, shared  # inputs that are memory which the captured step has of its own
@@ -414,11 +421,11 @@ class TinyJit(Generic[A, R]):
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, set(), None)
-    runs, empty, checks = list[Run](), list[Buffer](), list[Check]()
+    runs, empty, checks, outside = list[Run](), list[Buffer](), list[Check](), ClosedOver()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recording = recorders.holding(lambda run: take_up(run, runs, empty))
-    with program_order.step() as began, recording, limits.holding(checks.append):
+    with program_order.step() as began, recording, closed_over.holding(outside), limits.holding(checks.append):
       found = self.realized(result := call(), began)
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
@@ -439,7 +446,7 @@ class TinyJit(Generic[A, R]):
       made = {u: Made(u, given) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
-      state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, checks, places)
+      state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, checks, places, outside)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

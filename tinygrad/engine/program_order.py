@@ -15,13 +15,17 @@ from typing import Any, Protocol
 from tinygrad.device import reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
-from tinygrad.helpers import Holder, OfThread, dedup, in_turn, living, uninterrupted
+from tinygrad.helpers import Holder, OfThread, ThreadList, dedup, in_turn, living, uninterrupted
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, Ref, UOp, buffer_of, side_table
 
 VIEWS = having(Trait.VIEW)
+ClosedOver = dict[Holder, tuple[int, UOp | None]]
+closed_over: ThreadList[ClosedOver] = ThreadList()
+"""For each capture that goes on the tensors that it has read from outside: the number of their last change, and the
+BUFFER of which they are views (None: a value)."""
 _turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
@@ -139,10 +143,13 @@ class ProgramOrder:
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
     began = max((n for thread, n in self.steps if thread == threading.get_ident()), default=0)
-    if recorders and (earlier := [t for t in self.readers(roots) if t._holder.number <= began]):
-      with recorders.emptied():  # a replay must not write to them
-        self._due_now(earlier)
-      return self.run(asked, read)
+    if recorders:
+      if earlier := [t for t in self.readers(roots) if t._holder.number <= began]:
+        with recorders.emptied():  # a replay must not write to them
+          self._due_now(earlier)
+        return self.run(asked, read)
+      for noted in closed_over[-1:]:
+        noted.update(self._read_from_outside(set(UOp.sink(*roots.values()).toposort()), began))
     due: list[Live] = []
     while more := self.readers(roots):
       for t in more:
@@ -163,6 +170,17 @@ class ProgramOrder:
       for t in asked:
         t.follows = True
     return [made[roots[id(t)]] for t in read]
+
+  def _read_from_outside(self, nodes: set[UOp], before: int) -> ClosedOver:
+    """Of the tensors older than number `before` that are among these nodes, and not given: what they stand for."""
+    found = (t for t in self.standing(nodes) if t.uop in nodes and t._holder.number <= before)
+    stand = {t._holder: (t._holder.number, _memory(t)) for t in found}
+    return {holder: x for holder, x in stand.items() if x[1] not in self.inputs}
+
+  def outdated(self, noted: ClosedOver) -> list[Any]:
+    """The tensors that stand for something else by now: a value that was changed, or other memory."""
+    changed = ((t, m) for h, (n, m) in noted.items() if h.number != n and (t := h()) is not None)
+    return [t for t, m in changed if m is None or _memory(t) is not m]
 
   @contextlib.contextmanager
   def step(self) -> Iterator[int]:
@@ -256,6 +274,12 @@ def _root(t: Live) -> UOp:
   """What has to run for `t`: of a view its memory."""
   state = memory_state(t.uop, moved=True) if t.follows else None
   return t.uop if state is None else state
+
+
+def _memory(t: Live) -> UOp | None:
+  """The BUFFER that `t` is a view of; None for a value."""
+  state = memory_state(t.uop, moved=True) if t.follows else None
+  return None if state is None else state.base
 
 
 def _bound_otherwise(tensors: Sequence[Live], sink: UOp) -> list[Live]:
