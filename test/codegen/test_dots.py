@@ -321,6 +321,13 @@ def test_what_is_less_is_where_a_sum_of_words_begins(kind, monkeypatch):
   np.testing.assert_array_equal(got, evaluate(ast, arrays))
 
 
+def test_neighbours_that_may_end_early_are_no_word():
+  ast, _ = short_product(next(iter(OF_BYTES)))
+  f = next(u for u in ast.toposort() if u.op is Ops.FOLD and u.dtype is dtypes.int32)
+  kernel = sink(*ast.src, UOp.new(Ops.CMPLT, dtypes.bool, (f.src[1], dot((ast.src[0].src[2], 4)))))
+  assert uses(use_dots(ast, TARGET)) and use_dots(kernel, TARGET) is kernel
+
+
 def test_bytes_apart_or_under_a_condition_are_no_word():
   a, y = numbers(np.uint8, 256), numbers(np.int8, 256)
   for step, valid in ((2, False), (1, True)):

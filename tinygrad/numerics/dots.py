@@ -62,16 +62,16 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     return sink
   as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
   stores, limits = [s for s in sink.src if s.op is Ops.STORE], {x.src[0]: x for x in sink.src if x.op is not Ops.STORE}
-  parallel, made, ends = sink.src[0].src[2:], dict[UOp, UOp](), list[UOp]()
+  ids, made, ends = LoopIds(sink), dict[UOp, UOp](), list[UOp]()
   whole = {r for s in stores for r in s.src[2:]}  # a sum over rows is one of parts (row_blocks.py): these stay FOLDs
-  ids = LoopIds(sink)
-  for f in UOp.sink(*stores).toposort():
+  for f, parallel in ((u, s.src[2:]) for s in stores for u in s.toposort() if u.op is Ops.FOLD):
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
       continue
-    if not whole.isdisjoint(f.src[1:]):
+    if f in made or not whole.isdisjoint(f.src[1:]):
       continue
     numbers = numbers_at_once(dtypes.bfloat16, target) if pair[0].dtype is dtypes.bfloat16 else as_bytes
-    if bytewise and (short := dot_of_neighbours(f, pair, numbers, ids)) is not None:
+    always = limits.keys().isdisjoint(f.src[1:])
+    if bytewise and always and (short := dot_of_neighbours(f, pair, numbers, ids)) is not None:
       made[f] = short
       continue
     reached = [x.loops for x in pair]
