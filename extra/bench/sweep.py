@@ -129,6 +129,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "a.scaled_dot_product_attention(b,c,is_causal=True)",
     "F.scaled_dot_product_attention(a,b,c,is_causal=True)",
   ),
+  "attn_causal_192": (
+    "1x8x1024x192, 1x8x1024x192, 1x8x1024x192",
+    "a.scaled_dot_product_attention(b,c,is_causal=True)",
+    "F.scaled_dot_product_attention(a,b,c,is_causal=True)",
+  ),
+  "attn_causal_bf16": (
+    "1x8x2048x128, 1x8x2048x128, 1x8x2048x128",
+    "a.bfloat16().scaled_dot_product_attention(b.bfloat16(),c.bfloat16(),is_causal=True)",
+    "F.scaled_dot_product_attention(a.bfloat16(),b.bfloat16(),c.bfloat16(),is_causal=True)",
+  ),
   "attn_decode": (
     "1x32x1x128, 1x32x2048x128, 1x32x2048x128",
     "a.scaled_dot_product_attention(b,c)",
@@ -197,6 +207,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "1x8x1024x64, 1x8x1024x64, 1x8x1024x64",
     "grad(lambda a:a.scaled_dot_product_attention(b,c,is_causal=True).square().sum(),a)",
     "grad(lambda a:F.scaled_dot_product_attention(a,b,c,is_causal=True).square().sum(),a)",
+  ),
+  "attn_causal_192_grad": (
+    "1x8x1024x192, 1x8x1024x192, 1x8x1024x192",
+    "grad(lambda b:a.scaled_dot_product_attention(b,c,is_causal=True).square().sum(),b)",
+    "grad(lambda b:F.scaled_dot_product_attention(a,b,c,is_causal=True).square().sum(),b)",
   ),
   "attn_4096": (
     "1x4x4096x64, 1x4x4096x64, 1x4x4096x64",
