@@ -17,7 +17,6 @@ lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import ctypes
@@ -34,11 +33,11 @@ from typing import Any
 
 import numpy as np
 
-from extra.fuzz_programs import POISONED, poison
+from extra.fuzz_programs import POISONED, options, poison, seeds
 from tinygrad import Context, Device, Tensor, TinyJit, Variable, dtypes, nn, scan
 from tinygrad.device import Mesh, P
 from tinygrad.dtype import to_dtype, to_numpy_dtype
-from tinygrad.helpers import PROCESS, tqdm
+from tinygrad.helpers import PROCESS
 from tinygrad.nn.state import get_state_dict
 from tinygrad.runtime import cpu
 
@@ -903,34 +902,25 @@ def candidates(script: Script) -> Iterator[Script]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-    "python -m extra.fuzz_captured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
-  parser.add_argument("--seed", type=int, help="the first program (by the clock)")
-  parser.add_argument("--count", type=int, default=1 << 60, help="how many programs at most")
-  parser.add_argument("--device", default="CPU", help="CPU, CL or another that computes (CPU)")
+  parser = options("extra.fuzz_captured", __doc__, "CPU, CL")
   parser.add_argument("--whole", action="store_true", help="print failing programs as they were drawn")
   asked = parser.parse_args(arguments)
-  first = int(time.time()) if asked.seed is None else asked.seed
-  end, failed, invalid, seed = time.monotonic() + asked.seconds, 0, 0, first
-  with tqdm(desc="programs", unit="program") as bar:
-    while seed - first < asked.count and (time.monotonic() < end or seed == first):
-      script = written(seed, asked.device)
-      try:
-        found = faults(script)
-      except Invalid as e:
-        found, invalid = [], invalid + 1
-        if asked.count == 1:
-          print(f"{script}\n# no program: {e}")
-      if found:
-        failed += 1
-        if not asked.whole:
-          script, found = shrink(script, found, 60)
-        print(f"# --seed {seed} --count 1\n{script}\n# {'; '.join(found[:4])}\n", flush=True)
-      seed += 1
-      bar.update(1)
-  print(f"{seed - first} programs from --seed {first} on {asked.device}, {failed} failed, {invalid} are none")
+  done = failed = invalid = 0
+  for seed in seeds(asked):
+    done += 1
+    script = written(seed, asked.device)
+    try:
+      found = faults(script)
+    except Invalid as e:
+      found, invalid = [], invalid + 1
+      if asked.count == 1:
+        print(f"{script}\n# no program: {e}")
+    if found:
+      failed += 1
+      if not asked.whole:
+        script, found = shrink(script, found, 60)
+      print(f"# --seed {seed} --count 1\n{script}\n# {'; '.join(found[:4])}\n", flush=True)
+  print(f"{done} programs from --seed {asked.seed} on {asked.device}, {failed} failed, {invalid} are none")
   return int(failed > 0)
 
 

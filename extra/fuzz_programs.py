@@ -20,7 +20,7 @@ import ctypes
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -245,28 +245,42 @@ def emulated(capability: str, units: int) -> Any:
   return driver
 
 
-def main(arguments: list[str] | None = None) -> int:
+def options(module: str, text: str | None, devices: str) -> argparse.ArgumentParser:
+  """Of a module that runs programs by their seeds, from `--seed` on."""
   parser = argparse.ArgumentParser(
-    "python -m extra.fuzz_programs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    f"python -m {module}", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--seconds", type=float, default=60, help="how long (60)")
-  parser.add_argument("--seed", type=int, help="the first program (by the clock)")
+  parser.add_argument("--seed", type=int, default=int(time.time()), help="the first program (by the clock)")
   parser.add_argument("--count", type=int, default=1 << 60, help="how many programs at most")
-  parser.add_argument("--device", default="CPU", help="CPU, EMULATED or another that computes (CPU)")
+  parser.add_argument("--device", default="CPU", help=f"{devices} or another that computes (CPU)")
+  return parser
+
+
+def seeds(asked: argparse.Namespace) -> Iterator[int]:
+  """The seeds of the programs that are asked for, at least one, until the time is over."""
+  end = time.monotonic() + asked.seconds
+  with tqdm(desc="programs", unit="program") as bar:
+    for seed in range(asked.seed, asked.seed + asked.count):
+      if seed > asked.seed and time.monotonic() >= end:
+        return
+      yield seed
+      bar.update(1)
+
+
+def main(arguments: list[str] | None = None) -> int:
+  parser = options("extra.fuzz_programs", __doc__, "CPU, EMULATED")
   parser.add_argument("--capability", default="9.0", help="of an emulated GPU (9.0)")
   parser.add_argument("--units", type=int, default=132, help="its multiprocessors, by which work is cut (132)")
   asked = parser.parse_args(arguments)
   driver = emulated(asked.capability, asked.units) if asked.device == "EMULATED" else None
-  first = int(time.time()) if asked.seed is None else asked.seed
-  end, failed, seed = time.monotonic() + asked.seconds, 0, first
-  with tqdm(desc="programs", unit="program") as bar:
-    while seed - first < asked.count and (time.monotonic() < end or seed == first):
-      if found := faults(seed, asked.device, driver):
-        failed += 1
-        print(f"--seed {seed} --count 1: {Program(seed)}: {'; '.join(found)}")
-      seed += 1
-      bar.update(1)
-  print(f"{seed - first} programs from --seed {first} on {asked.device}, {failed} failed")
+  done = failed = 0
+  for seed in seeds(asked):
+    done += 1
+    if found := faults(seed, asked.device, driver):
+      failed += 1
+      print(f"--seed {seed} --count 1: {Program(seed)}: {'; '.join(found)}")
+  print(f"{done} programs from --seed {asked.seed} on {asked.device}, {failed} failed")
   return int(failed > 0)
 
 

@@ -201,18 +201,18 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     if prod(map(loop_length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
-    out = replace(with_stores(a, b, pairs), rows=rows, totals=totals, tiled=a.tiled or b.tiled)
     saved = bytes_saved(a, b, rows)
     most = max((work(g.stores[0], not target.threads) for g in (a, b) if len(g.stores) == 1), default=0)
     slow = most > target.intensity * saved  # for a contraction of few rows at a time
     streams = slow and target.threads
-    if streams and (most > STREAMED * saved or out.tiled):
+    if streams and (most > STREAMED * saved or a.tiled or b.tiled):
       continue
-    if slow and not streams and not (is_large(a, b) or loop_limits(out.stores, rows)):
-      continue  # what a mask leaves idle is left out where nothing is stored between
     # what streams does so in one loop of each row
     if (streams or a.streams or b.streams) and any(len(g.stores) > 1 and len(rows) < len(g.rows) for g in (a, b)):
       continue
+    out = replace(with_stores(a, b, pairs), rows=rows, totals=totals, tiled=a.tiled or b.tiled)
+    if slow and not streams and not (is_large(a, b) or loop_limits(out.stores, rows)):
+      continue  # what a mask leaves idle is left out where nothing is stored between
     few = has_few_rows(out, target)  # that have to be cut in pieces
     may = not out.tiled and has_few_rows(a, target)
     if may if few else target.threads or fits(out, target.cache):
