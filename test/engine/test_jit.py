@@ -665,6 +665,17 @@ def test_jit_inside_jit_is_a_part_of_it():
     assert f(Tensor([float(k)])).item() == 2 * k + 1
 
 
+@pytest.mark.parametrize("jit", [0, 1])
+def test_arguments_of_a_jit_inside_a_jit_are_realized_as_in_every_other_call(jit):
+  """What they were computed from is another Tensor's business: no gradient goes on through them."""
+  s = Tensor([1.0, 2.0, 3.0]).realize()
+  inner = TinyJit(lambda x: ((x * 3).sum() * s).sum().gradient(s)[0] * 1)
+  outer = TinyJit(lambda a: inner(s.flip(0) + a))
+  with Context(JIT=jit):
+    for a in (0.0, 0.0, 0.0, 1.0):
+      np.testing.assert_array_equal(outer(Tensor([a])).numpy(), [18 + 9 * a] * 3)
+
+
 def test_sharded_matmul_and_the_count_of_kernels():
   mesh = Mesh(D2, names=("tp",))
   rng = np.random.default_rng(1)

@@ -362,7 +362,7 @@ class TinyJit(Generic[A, R]):
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
     if not JIT.value or recorders.items or tracers.items:  # a part of another capture, or of a transform
-      with self.placing():
+      with self.placing([] if tracers.items else read_arguments(args, kwargs)[1]):
         return self.fxn(*args, **kwargs)
     with self.lock:  # a replay binds its arguments where compiled calls read them: threads take turns
       key, inputs, variables, given = read_arguments(args, kwargs)
