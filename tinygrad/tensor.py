@@ -36,7 +36,6 @@ from tinygrad.dtype import (
   to_numpy_dtype,
 )
 from tinygrad.engine.program_order import VIEWS, memory_state, program_order
-from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
   NO_GRAD,
   TRAINING,
@@ -54,6 +53,7 @@ from tinygrad.helpers import (
   prod,
   uninterrupted,
 )
+from tinygrad.mixin.arrays import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.data import node_of
 from tinygrad.mixin.differentiation import Differentiation

@@ -9,8 +9,9 @@ from tinygrad.device import Sharding
 from tinygrad.engine import program_order
 from tinygrad.engine.compile import _programs
 from tinygrad.engine.errors import UnboundError
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import realize
 from tinygrad.helpers import Context, GlobalCounters, living
+from tinygrad.mixin.arrays import to_numpy
 from tinygrad.runtime.python import assemble
 from tinygrad.runtime.transfer import host_array
 from tinygrad.uop import Ops, UOp, buffer_of

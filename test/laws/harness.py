@@ -20,7 +20,8 @@ from programs import MAGNITUDE, VARIABLE, Program, Value, make, random_states, s
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import realize
+from tinygrad.mixin.arrays import to_numpy
 from tinygrad.ops import placement as _cards  # noqa: F401 (registers the cards)
 from tinygrad.runtime.cpu import CPU, Call, Memory
 from tinygrad.runtime.python import Interpreter, assemble

@@ -13,8 +13,9 @@ from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding, SubAxis,
 from tinygrad.device import sums as device_sums
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import realize
 from tinygrad.helpers import Context
+from tinygrad.mixin.arrays import to_numpy
 from tinygrad.runtime.peer_reads import elements_read
 from tinygrad.runtime.transfer import host_array
 from tinygrad.schedule import split

@@ -8,8 +8,9 @@ import pytest
 import tinygrad.sharding  # noqa: F401
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import realize
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
+from tinygrad.mixin.arrays import to_numpy
 from tinygrad.schedule import schedule as scheduling
 from tinygrad.schedule.loops import split_ranges
 from tinygrad.schedule.lower import lower, structural_key

@@ -7,8 +7,8 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.device import Device, Mesh, Partial, Sharding, SubAxis
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.engine.realize import to_numpy
 from tinygrad.helpers import PROCESS, Context
+from tinygrad.mixin.arrays import to_numpy
 from tinygrad.sharding import explain, partial
 from tinygrad.uop import Ops, UOp, buffer_of
 

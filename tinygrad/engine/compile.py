@@ -12,6 +12,7 @@ from tinygrad.debug.estimate import estimate
 from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
+from tinygrad.engine.forms import generalize
 from tinygrad.helpers import (
   BEAM,
   CHECK_NAN,
@@ -152,16 +153,19 @@ def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
   return scheduling.create_schedule(local, bool(TILE_AND_FUSE) and not CHECK_NAN and target.fuses, target, arrange)
 
 
-def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
+def plan_of(sink: UOp, once: bool = False) -> tuple[Plan, list[UOp], dict[str, int]]:
   """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables'
-  values."""
+  values. What runs `once` may have the plan of a graph with other numbers, which are variables then."""
   key_sink, buffers, values = canonical(sink)
   key: tuple[Any, ...] = (key_sink, settings_from("placement"))
   first = -1
   if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)
     first -= next(_renumbered) * MOST_BUFFERS
-  if (plan := _plans.get(key)) is None:
+  if (plan := _plans.get(key)) is None and once and first == -1:
+    key_sink, values = generalize(key_sink, values)
+    plan = _plans.get(key := (key_sink, *key[1:]))
+  if plan is None:
     if first != -1:
       key_sink = canonical(sink, first)[0]
     plan = kept_plan(key_sink) if first == -1 else make_plan(key_sink, first)

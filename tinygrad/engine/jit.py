@@ -15,6 +15,7 @@ from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes, a
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
+from tinygrad.engine.forms import NUMBER, as_given, generalize
 from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, limits, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
@@ -96,6 +97,27 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
     realize_all(a.found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
   return (sink, settings, *found), buffers, variables, a.found
+
+
+@contextlib.contextmanager
+def numbers_bound(graph: UOp | None, inputs: list[UOp], values: Values, given: Iterable[Any]) -> Iterator[None]:
+  """While a function is captured, the Tensors that it is given have variables where `graph`, of their key, has them for
+  numbers; what then stands for those has the numbers again."""
+  if not (names := {name for name in values if name.startswith(NUMBER)}) or graph is None:
+    yield
+    return
+  began, bound = program_order.now, {v: v.bind(values[v.arg[0]]) for v in graph.variables() if v.arg[0] in values}
+  numbers = {b: b.src[1] for v, b in bound.items() if v.arg[0] in names}
+  mapping = {u: inputs[-1 - u.arg.uid] for u in graph.toposort() if u.op is Ops.BUFFER} | bound
+  for x, u in zip(given, substitute(graph, mapping).src, strict=True):
+    if not names.isdisjoint(v.arg[0] for v, _ in u.bound):
+      x.uop = u
+  try:
+    yield
+  finally:
+    for x in (*given, *program_order.changed(began)):
+      if is_tensor(x) and not names.isdisjoint(v.arg[0] for v, _ in x.uop.bound):
+        x.uop = substitute(x.uop, numbers)
 
 
 class Made:
@@ -268,7 +290,9 @@ class Captured:
     mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
     if len(mapping) < len(sources):  # views
       mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
-      mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
+      mapping |= {
+        v: as_given(v, self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables
+      }
       sources = substitute(self.graph, mapping).src
     tensors = (mapping.get(u, u) for u in sources)
     return walk(self.structure, lambda x: given[x] if type(x) is int else x and x(next(tensors)))
@@ -366,6 +390,10 @@ class TinyJit(Generic[A, R]):
         return self.fxn(*args, **kwargs)
     with self.lock:  # a replay binds its arguments where compiled calls read them: threads take turns
       key, inputs, variables, given = read_arguments(args, kwargs)
+      if key[0] is not None and key not in self.states:  # views
+        if all(is_tensor(x) or x.op is Ops.BUFFER or x.op is Ops.BIND for x in given):
+          graph, variables = generalize(key[0], variables)
+          key = graph, *key[1:]
       while True:
         if key not in self.states and len(self.states) >= KEPT_STATES:
           del self.states[next(iter(self.states))]
@@ -384,7 +412,8 @@ class TinyJit(Generic[A, R]):
         return result
       with self.placing(inputs):
         if state.count > 1:
-          return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
+          with numbers_bound(key[0], inputs, variables, given):
+            return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
         with program_order.step() as began:
           self.realized(result := self.fxn(*args, **kwargs), began)
       return result

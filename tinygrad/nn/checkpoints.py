@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, box_of, meet
 from tinygrad.distributed import process_count, process_index
 from tinygrad.dtype import DType, to_numpy_dtype
-from tinygrad.engine.realize import readable
 from tinygrad.helpers import FilePath, atomic_write, json, numpy, started
+from tinygrad.mixin.arrays import readable
 from tinygrad.mixin.random import Random
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.state import SAFE_DTYPES, SAFE_NAMES, StateError, safe_views

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from tinygrad.device import Device
 from tinygrad.distributed import process_index
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.engine.realize import host_blocks, readable
 from tinygrad.helpers import DEBUG, Context, FilePath, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
+from tinygrad.mixin.arrays import host_blocks, readable
 from tinygrad.nn.files import PLAIN, CheckpointError, File, contents, zip_contents
 from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor

@@ -1,0 +1,85 @@
+"""Graphs that differ in numbers alone have one plan, as loops over slices and steps of a falling rate need it: from the
+second such graph on, the numbers that differ are variables (as every number of Python is in JAX; PyTorch's compiler
+calls it automatic dynamic shapes)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from tinygrad.device import Computes, Device, Sharding, one_of_each_kind
+from tinygrad.dtype import dtypes, to_dtype, to_numpy_dtype
+from tinygrad.helpers import KEPT_KERNELS, PROCESS, numpy
+from tinygrad.sharding.outcomes import is_partial
+from tinygrad.uop import Ops, UOp, simplify_sint, sint, substitute
+
+NUMBER = "_number"  # how the variables' names begin
+Number = tuple[int, int, int, int]  # for which dim (of a constant 0), and the bounds
+_forms: dict[UOp, tuple[list[int], set[int]]] = PROCESS.table(
+  KEPT_KERNELS
+)  # the first numbers, and which have differed
+
+
+def numbers_of(u: UOp) -> Iterator[Number]:
+  """Which numbers of a node may be variables: the bits of a constant that no rule of algebra knows, and where a SHRINK
+  begins in dims that every device has all of."""
+  where = u.device
+  if u.op is Ops.CONST and u.dtype is not dtypes.bool and u.dtype is not dtypes.index:
+    if math.isfinite(u.arg) and abs(u.arg) not in (0, 1):
+      end = 1 << u.dtype.bitsize - 1
+      bits = numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(f"i{u.dtype.itemsize}")
+      yield 0, bits.item(), -end, end - 1
+  elif u.op is Ops.SHRINK and where is not None:
+    if all(Device.capabilities(d).computes is Computes.KERNELS for d in one_of_each_kind(where)):
+      for i, ((lo, hi), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True)):
+        if (
+          type(lo) is type(hi) is type(n) is int and hi - lo < n and not (isinstance(where, Sharding) and where.cut(i))
+        ):
+          yield i, lo, 0, n - (hi - lo)
+
+
+def with_numbers(u: UOp, numbers: Mapping[int, UOp], mapping: dict[UOp, UOp]) -> UOp:
+  """`u` with variables for some of its numbers, over what its source becomes by `mapping`, which learns it."""
+  if u.op is Ops.CONST:
+    return numbers[0].cast(to_dtype(f"int{u.dtype.bitsize}")).bitcast(u.dtype)
+  arg: list[tuple[sint, sint]] = list(u.arg)
+  for i, n in numbers.items():
+    arg[i] = n, simplify_sint(n + (u.arg[i][1] - u.arg[i][0]))
+  return u.replace(src=(substitute(u.src[0], {}, mapping),), arg=tuple(arg))
+
+
+def with_variables(sink: UOp, found: list[tuple[UOp, Number]], which: Iterable[int]) -> UOp:
+  """`sink` with variables for these of its numbers."""
+  chosen, mapping = defaultdict[UOp, dict[int, UOp]](dict), dict[UOp, UOp]()
+  for k in which:
+    u, (i, _, lo, hi) = found[k]
+    chosen[u][i] = UOp.variable(f"{NUMBER}{k}", lo, hi)
+  for u, numbers in chosen.items():  # sources first
+    mapping[u] = with_numbers(u, numbers, mapping)
+  return substitute(sink, {}, mapping)
+
+
+def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int]]:
+  """A canonical graph, whose variables have `values`, with more variables for those of its numbers in which it has ever
+  differed from the first of its form, and all values; itself, if it is the first."""
+  order = sink.toposort()
+  fixed = any(
+    u.device is not None and is_partial(u.device) for u in order
+  )  # constants: placement asks for their values
+  found = [(u, number) for u in order if not (fixed and u.op is Ops.CONST) for number in numbers_of(u)]
+  if not found or any(name.startswith(NUMBER) for name in values):
+    return sink, {**values}
+  numbers = [n for _, (_, n, _, _) in found]
+  form = with_variables(sink, found, range(len(found)))
+  if (known := _forms.get(form)) is None:
+    known = _forms[form] = numbers, set()
+  first, differing = known
+  differing.update(k for k, n in enumerate(numbers) if n != first[k])
+  which = sorted(differing)
+  return with_variables(sink, found, which), {**values, **{f"{NUMBER}{k}": numbers[k] for k in which}}
+
+
+def as_given(v: UOp, value: int) -> UOp:
+  """A variable as it was before: the number in whose place it is, or bound."""
+  return UOp.const(v.dtype, value) if v.arg[0].startswith(NUMBER) else v.bind(value)
