@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from tinygrad.device import Computes, Device, Sharding, one_of_each_kind
+from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import KEPT_KERNELS, PROCESS, numpy
 from tinygrad.sharding.outcomes import is_partial
@@ -22,31 +22,32 @@ _forms: dict[UOp, tuple[list[int], set[int]]] = PROCESS.table(
 
 
 def numbers_of(u: UOp) -> Iterator[Number]:
-  """Which numbers of a node may be variables: the bits of a constant that no rule of algebra knows, and where a SHRINK
-  begins in dims that every device has all of."""
-  where = u.device
+  """Which numbers of a node may be variables: the bits of a constant that no rule of algebra knows; where SHRINK begins
+  in a dim, and PAD puts it, if every device has all of that."""
   if u.op is Ops.CONST and u.dtype is not dtypes.bool and u.dtype is not dtypes.index:
     if math.isfinite(u.arg) and abs(u.arg) not in (0, 1):
       end = 1 << u.dtype.bitsize - 1
       bits = numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(f"i{u.dtype.itemsize}")
       yield 0, bits.item(), -end, end - 1
-  elif u.op is Ops.SHRINK and where is not None:
-    if all(Device.capabilities(d).computes is Computes.KERNELS for d in one_of_each_kind(where)):
-      for i, ((lo, hi), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True)):
-        if (
-          type(lo) is type(hi) is type(n) is int and hi - lo < n and not (isinstance(where, Sharding) and where.cut(i))
-        ):
-          yield i, lo, 0, n - (hi - lo)
+  elif u.op is Ops.SHRINK or u.op is Ops.PAD:
+    pairs = zip(u.arg if u.op is Ops.SHRINK else u.arg[0], u.src[0].shape, u.shape, strict=True)
+    for i, ((lo, hi), n, m) in enumerate(pairs):
+      whole = not isinstance(u.device, Sharding) or not u.device.cut(i)
+      if type(lo) is type(hi) is type(n) is int and n != m and whole:
+        yield i, lo, 0, abs(n - m)
 
 
 def with_numbers(u: UOp, numbers: Mapping[int, UOp], mapping: dict[UOp, UOp]) -> UOp:
   """`u` with variables for some of its numbers, over what its source becomes by `mapping`, which learns it."""
   if u.op is Ops.CONST:
     return numbers[0].cast(to_dtype(f"int{u.dtype.bitsize}")).bitcast(u.dtype)
-  arg: list[tuple[sint, sint]] = list(u.arg)
+  shrinks = u.op is Ops.SHRINK
+  pairs: list[tuple[sint, sint]] = list(u.arg if shrinks else u.arg[0])
   for i, n in numbers.items():
-    arg[i] = n, simplify_sint(n + (u.arg[i][1] - u.arg[i][0]))
-  return u.replace(src=(substitute(u.src[0], {}, mapping),), arg=tuple(arg))
+    lo, hi = pairs[i]
+    pairs[i] = n, simplify_sint(n + (hi - lo) if shrinks else lo + hi - n)
+  arg = tuple(pairs) if shrinks else (tuple(pairs), u.arg[1])
+  return u.replace(src=(substitute(u.src[0], {}, mapping),), arg=arg)
 
 
 def with_variables(sink: UOp, found: list[tuple[UOp, Number]], which: Iterable[int]) -> UOp:
@@ -64,9 +65,7 @@ def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int
   """A canonical graph, whose variables have `values`, with more variables for those of its numbers in which it has ever
   differed from the first of its form, and all values; itself, if it is the first."""
   order = sink.toposort()
-  fixed = any(
-    u.device is not None and is_partial(u.device) for u in order
-  )  # constants: placement asks for their values
+  fixed = any(is_partial(u.device) for u in order)  # its rules ask what constants are
   found = [(u, number) for u in order if not (fixed and u.op is Ops.CONST) for number in numbers_of(u)]
   if not found or any(name.startswith(NUMBER) for name in values):
     return sink, {**values}
