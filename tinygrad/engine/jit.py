@@ -327,9 +327,10 @@ class TinyJit(Generic[A, R]):
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
   first. All other arguments, names of keywords, shapes, dtypes, placements and their device order, hints, which
   arguments share memory, the ambient meshes, and every setting that can change the program (`ContextVar.shapes`:
-  `Tensor.training`, the default types and device, DEFER, …) are part of the key: other kinds are captured apart. So is
-  a call whose argument is memory that the captured step keeps itself (`step(w)` where the step assigns to w); but what
-  was captured with w as its argument takes that for an argument alone: give other arguments first.
+  `Tensor.training`, the default types and device, DEFER, …) are part of the key: other kinds are captured apart. Where
+  slices begin (`step(x[i : i + 64])`) is none from the second such call on. A call whose argument is memory that the
+  captured step keeps itself (`step(w)` where the step assigns to w) is captured apart, too; but what was captured with
+  w as its argument takes that for an argument alone: give other arguments first.
   A result that is still held is not written again: the replay after it fills fresh memory. An argument that the
   function returns is that Tensor; results may be the next arguments. Nothing but computation is replayed: Python side
   effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's value, unless it is
