@@ -7,7 +7,8 @@
 A program is text: functions that are captured (`TinyJit`), each of which reads, writes in parts and at places that
 variables say, shifts, exchanges and differentiates state and arguments; and a main part, which calls them again and
 again with new tensors, results of earlier calls, views, the same tensor twice or the state itself, with other values of
-variables, and which writes to state, keeps what it has computed and takes views between the calls. It is run on one
+variables, and which writes to state, keeps what it has computed and takes views between the calls, some of it again
+with other numbers. It is run on one
 device or cut over up to four, in float32, float64, float16 or bfloat16; whatever memory it gets, and scratch memory, is
 not a number before. The oracle runs the same text with nothing captured, in float64 on one device of the interpreter,
 and realises every line before the next. After each call, or at the end, everything that has a name must be what it is
@@ -24,6 +25,7 @@ import dataclasses
 import gc
 import itertools
 import random
+import re
 import sys
 import time
 import types
@@ -321,6 +323,7 @@ class Writer:
     self.length, self.chunk = self.pick(*LENGTHS), self.pick(1, 1, 2, self.pick(3, 4, 8))
     self.most = self.length - self.chunk  # of the variable n
     self.scope: list[Name] = []
+    self.earlier: list[tuple[str, list[Name]]] = []  # lines that are not captured, and what they name
     self.symbolic, self.captured, self.random = False, False, False
 
   def pick(self, *xs: Any) -> Any:
@@ -688,8 +691,10 @@ class Writer:
 
   def main(self, functions: list[Function]) -> list[str]:
     out, plain = list[str](), dict.fromkeys(range(len(functions)), 0)
-    for shape in {s for f in functions for s in f.inputs}:
+    for shape in sorted({s for f in functions for s in f.inputs}):
       out += self.another(shape)
+      if len(shape) == 2 and self.chance(0.5):
+        out += self.another((3 * shape[0], shape[1]))
     for _ in range(self.pick(6, 8, 10, 12)):
       for _ in range(self.pick(0, 0, 1, 1, 2)):
         out += self.between()
@@ -715,6 +720,8 @@ class Writer:
       if aliases and own:
         given.append(self.pick(*own).text)
         aliases = False
+      elif (part := self.part(shape)) and self.chance(0.5):
+        given.append(part)
       elif not fresh or self.chance(0.3):
         yield from self.another(shape)
         given.append(self.scope[-1].text)
@@ -731,11 +738,51 @@ class Writer:
     if self.chance(0.4):
       yield f"del {name}"
 
+  def part(self, shape: Shape) -> str | None:
+    """Some rows of larger memory."""
+    found = self.names(lambda x: x.what == "memory" and x.kind == "F" and x.shape[1:] == shape[1:] and x.shape > shape)
+    if not found:
+      return None
+    x = self.pick(*found)
+    begin = self.rng.randint(0, x.shape[0] - shape[0])
+    return f"{x.text}[{begin}:{begin + shape[0]}]"
+
   def between(self) -> list[str]:
     """Lines that are not captured."""
-    match self.rng.randrange(8):
+    scope = list(self.scope)
+    lines = self.one_between()
+    self.earlier += [(x, [n for n in scope if re.search(rf"\b{n.text}\b", x)]) for x in lines if "#" not in x]
+    return lines
+
+  def again(self) -> Iterator[str]:
+    """An earlier line with other numbers."""
+    found = [line for line, names in self.earlier if all(n in self.scope for n in names) and not line.startswith("del")]
+    if not found:
+      return
+    shapes = {x.text: x.shape for x in self.scope}
+
+    def begin(m: re.Match[str]) -> str:
+      i = self.rng.randint(0, shapes[m[1]][0] - int(m[3]) + int(m[2])) if m[1] in shapes else int(m[2])
+      return f"{m[1]}[{i}:{i + int(m[3]) - int(m[2])}"
+
+    line = re.sub(r"([\w.]+)\[(\d+):(\d+)", begin, self.pick(*found))
+    line = re.sub(r"(?<=[*+-] )\d\.\d+\b", lambda m: f"{float(m[0]) * self.rng.uniform(0.5, 1):.3f}", line)
+    name, _, value = line.partition(" = ")
+    if name.isidentifier() and value:
+      old = next((x for x in self.scope if x.text == name), None)
+      if old is None or old.what != "value":
+        return
+      new = self.fresh("v")
+      self.scope.append(dataclasses.replace(old, text=new))
+      line = f"{new} = {value}"
+    yield line
+
+  def one_between(self) -> list[str]:
+    match self.rng.randrange(11):
       case 0 | 1:
         return list(self.a_value())
+      case 8 | 9 | 10:
+        return list(self.again())
       case 2:
         return list(self.a_view())
       case 3:
