@@ -197,7 +197,7 @@ class Exact(World):
   def __init__(self, script: Script, seen: Sequence[dict[str, np.ndarray]]) -> None:
     super().__init__(script, "PYTHON")
     self.seen, self.faults, self.draws = seen, list[str](), False
-    self.names.update(now=self.now, settle=self.settle)
+    self.names.update(now=self.now, settle=self.settle, given=self.given)
 
   def float(self, name: str) -> Any:
     return dtypes.float64
@@ -209,7 +209,16 @@ class Exact(World):
     return value
 
   def head(self, head: str) -> str:
-    return head.split("\n")[-1]
+    return "@given\n" + head.split("\n")[-1]
+
+  def given(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, whose arguments are realised first, as those of what is captured are."""
+
+    def call(*args: Any) -> Any:
+      Tensor.realize(*[x for x in args if isinstance(x, Tensor)])
+      return f(*args)
+
+    return call
 
   def uniform(self, *shape: int) -> Tensor:
     """What the devices have drawn."""
