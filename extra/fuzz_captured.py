@@ -729,14 +729,14 @@ class Writer:
       if aliases and own:
         given.append(self.pick(*own).text)
         aliases = False
-      elif (part := self.part(shape)) and self.chance(0.5):
+      elif not state and (part := self.part(shape)) and self.chance(0.5):
         given.append(part)
       elif not fresh or self.chance(0.3):
         yield from self.another(shape)
         given.append(self.scope[-1].text)
       else:
         given.append(self.pick(*(found if twice and not state else fresh)).text)
-    plain[f.number] += 1
+    plain[f.number] += not any("[" in x for x in given)
     value = self.pick(0, self.most, *(self.rng.randint(0, self.most) for _ in range(2)))
     name, n = self.fresh("r"), [f"bind('n', {self.most}, {value})"]
     yield f"{name} = f{f.number}({', '.join(given + n * f.symbolic)})  # call"

@@ -676,6 +676,31 @@ def test_arguments_of_a_jit_inside_a_jit_are_realized_as_in_every_other_call(jit
       np.testing.assert_array_equal(outer(Tensor([a])).numpy(), [18 + 9 * a] * 3)
 
 
+@pytest.mark.parametrize("placed", [lambda t: t, lambda t: t.shard(D2, axis=0)], ids=["one", "two"])
+def test_a_value_older_than_the_step_is_not_taken_for_an_equal_one_that_the_step_computes(placed):
+  """It has to be computed before the step writes to what it reads; the step, which computes the same, computes it in
+  each replay from what is there then. Mutant: an older value is computed under its own node."""
+  a = placed(Tensor([1.0, 2.0])).realize()
+  b = placed(Tensor([3.0, 4.0])).realize()
+
+  @TinyJit
+  def exchange(x):
+    doubled = a * 2
+    a.assign(b)
+    b.assign(doubled)
+    return x + 1
+
+  x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+  for k in range(6):
+    kept = a * 2 if k else None
+    exchange(Tensor([float(k)]))
+    if kept is not None:
+      np.testing.assert_array_equal(kept.numpy(), 2 * x)
+    x, y = y, 2 * x
+    np.testing.assert_array_equal(a.numpy(), x)
+    np.testing.assert_array_equal(b.numpy(), y)
+
+
 def test_sharded_matmul_and_the_count_of_kernels():
   mesh = Mesh(D2, names=("tp",))
   rng = np.random.default_rng(1)

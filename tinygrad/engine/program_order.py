@@ -212,10 +212,10 @@ class ProgramOrder:
 
   def _due_now(self, tensors: Sequence[Live]) -> None:
     """Computes values, and does what was assigned, before something else happens. A value stays one: its memory is no
-    tensor's, for several may be equal."""
-    for t in tensors:
-      _copy_value(t)
+    tensor's, nor read by what is equal to it, which a step may have to compute for itself."""
     values = [t for t in tensors if not t.follows]
+    for t in values:
+      t.uop = t.uop.clone()
     self.run(tensors)
     self._unowned.update(t.uop for t in values)
     for t in values:
