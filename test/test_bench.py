@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extra.bench import expressions, schedule_cost, sweep
+from extra.bench import expressions, schedule_cost, sweep, workers
 from extra.bench.__main__ import accuracy, behind, environments, measure, measure_first, measure_import, table
 from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
@@ -76,9 +76,17 @@ def test_a_first_result_is_measured_with_an_empty_cache_and_with_a_full_one():
   assert got["calls"] == 2 and 0 < got["best_s"] <= got["median_s"] == got["cached_s"] and got["cold_s"] > 0
 
 
-def test_a_framework_that_is_not_there_has_no_first_result(tmp_path: Path):
-  with pytest.raises(BenchError, match=r"torch: repl1 failed\n[^$]*No module named 'torch'"):
+def test_a_framework_that_is_not_there_has_no_first_result(tmp_path: Path, monkeypatch):
+  monkeypatch.setitem(workers.FIRST_RESULT, "torch", "import no_such_framework")
+  with pytest.raises(BenchError, match=r"torch: repl1 failed\n[^$]*No module named 'no_such_framework'"):
     Environment("torch", Path(sys.executable), HERE / "work_torch.py").first_result(tmp_path)
+
+
+def test_slices_never_repeat_a_number_and_are_held_to_float64():
+  found = [expressions.slices(*expressions.rows(), lambda y: y) for _ in range(2)]
+  assert len({(begin, rate) for run in found for begin, rate, _ in run}) == 200
+  assert expressions.slices_error(found[1]) < 1e-6
+  assert expressions.slices_error([(begin + 1, rate, y) for begin, rate, y in found[1]]) > 1e-3
 
 
 def test_a_hundred_expressions_differ_and_are_held_to_float64():

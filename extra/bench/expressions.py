@@ -1,8 +1,10 @@
-"""A hundred different small expressions, which an eager user computes once each: ten functions in ten forms, every one
-of its own shape. numpy alone, since this file also runs in the environments of the peers."""
+"""What an eager user computes. A hundred different small expressions, once each: ten functions in ten forms, every one
+of its own shape; and a loop over slices with a rate that falls, in which no number comes twice. numpy alone, since this
+file also runs in the environments of the peers."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -44,3 +46,26 @@ def error(results: list[np.ndarray]) -> float:
   """The largest deviation from numpy's results in float64, relative to the largest value of its expression."""
   want = evaluate(np, [(a.astype(np.float64), b.astype(np.float64)) for a, b in inputs()], lambda x: x)
   return max(float(np.abs(x - w).max() / np.abs(w).max()) for x, w in zip(results, want, strict=True))
+
+
+PART = 64  # rows of a slice
+Slices = list[tuple[int, float, Any]]  # where it begins, the rate, and the result
+_steps = itertools.count()
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+  rng = np.random.default_rng(1)
+  return rng.standard_normal((4096, 256), np.float32), rng.standard_normal((256, 32), np.float32)
+
+
+def slices(x: Any, w: Any, ready: Callable[[Any], Any]) -> Slices:
+  """A hundred products of a slice's rows and a matrix, times a rate, each `ready` before the next."""
+  steps = [(k * 37 % (4096 - PART), 1 / (1 + k / 256)) for k in itertools.islice(_steps, 100)]
+  return [(begin, rate, ready((x[begin : begin + PART] @ w) * rate)) for begin, rate in steps]
+
+
+def slices_error(found: Slices) -> float:
+  """The largest deviation from numpy's results in float64, relative to the largest value of its product."""
+  x, w = (a.astype(np.float64) for a in rows())
+  wants = [(x[begin : begin + PART] @ w) * rate for begin, rate, _ in found]
+  return max(float(np.abs(np.asarray(y) - want).max() / np.abs(want).max()) for want, (_, _, y) in zip(wants, found))

@@ -112,6 +112,12 @@ def eager100() -> Work:
   return Work(run, error=lambda: expressions.error([np.asarray(x) for x in run()]))
 
 
+def slices100() -> Work:
+  x, w = map(jnp.asarray, expressions.rows())
+  run = lambda: expressions.slices(x, w, jax.block_until_ready)  # noqa: E731
+  return Work(run, error=lambda: expressions.slices_error(run()))
+
+
 def gpt_init(vocab: int = 512, dim: int = 256, layers: int = 4) -> dict[str, Any]:
   w = lambda *shape: jnp.asarray(array(*shape) * 0.02)  # noqa: E731
   block = lambda: {  # noqa: E731
@@ -215,6 +221,7 @@ WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, jnp.matmul)) for n in PROBLEMS},
   "small20": small20,
   "eager100": eager100,
+  "slices100": slices100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),

@@ -118,14 +118,20 @@ def small20() -> Work:
   return jitted(f, tensor(array(16, 16)))
 
 
+def ready(x: Tensor) -> Tensor:
+  x.realize()
+  synchronize()
+  return x
+
+
+def slices100() -> Work:
+  x, w = map(tensor, expressions.rows())
+  run = lambda: expressions.slices(x, w, ready)  # noqa: E731
+  return Work(run, error=lambda: expressions.slices_error([(i, rate, y.numpy()) for i, rate, y in run()]))
+
+
 def eager100() -> Work:
   given = [(tensor(a), tensor(b)) for a, b in expressions.inputs()]
-
-  def ready(x: Tensor) -> Tensor:
-    x.realize()
-    synchronize()
-    return x
-
   run = lambda: expressions.evaluate(Tensor, given, ready)  # noqa: E731
   return Work(run, error=lambda: expressions.error([x.numpy() for x in run()]))
 
@@ -235,6 +241,7 @@ WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, lambda a, b: a @ b)) for n in PROBLEMS},
   "small20": small20,
   "eager100": eager100,
+  "slices100": slices100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),

@@ -140,6 +140,12 @@ def eager100() -> Work:
   return Work(run, error=lambda: expressions.error([x.numpy() for x in run()]))
 
 
+def slices100() -> Work:
+  x, w = map(torch.from_numpy, expressions.rows())
+  run = lambda: expressions.slices(x, w, lambda y: y)  # noqa: E731
+  return Work(run, error=lambda: expressions.slices_error(run()))
+
+
 def training(optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor]) -> Work:
   def run() -> None:
     optimizer.zero_grad()
@@ -170,6 +176,7 @@ WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, torch.matmul)) for n in PROBLEMS},
   "small20": small20,
   "eager100": eager100,
+  "slices100": slices100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),
