@@ -324,9 +324,9 @@ def test_many_layers_have_one_plan_and_one_memory(shard: str, tmp_path: Path, mo
   """So neither graphs nor plans nor what a layer needs in between grow with the layers."""
   largest: list[int] = []
 
-  def plan_of(sink: UOp) -> Any:
+  def plan_of(sink: UOp, once: bool = False) -> Any:
     largest.append(len(sink.toposort()))
-    return realize.compile_plan_of(sink)
+    return realize.compile_plan_of(sink, once)
 
   monkeypatch.setattr(realize, "compile_plan_of", realize.plan_of, raising=False)
   monkeypatch.setattr(realize, "plan_of", plan_of)

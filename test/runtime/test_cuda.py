@@ -685,7 +685,7 @@ def test_a_driver_that_does_not_take_machine_code_is_given_ptx(lazy):
   np.testing.assert_array_equal((x * 6 - 19).numpy(), normal(1, 30) * 6 - 19)
   assert lazy.loaded[-1] == "compute_90"
   lazy.unknown.clear()
-  np.testing.assert_array_equal((x * 6 - 20).numpy(), normal(1, 30) * 6 - 20)
+  np.testing.assert_array_equal((x * x - 20).numpy(), normal(1, 30) * normal(1, 30) - 20)
   assert lazy.loaded[-1] == "sm_90a"
 
 
