@@ -111,7 +111,7 @@ def test_constants_of_every_type(dtype):
     want = want.bitwise_not() if dtypes.is_int(dtype) else want
     assert found.tolist() == want.tolist(), n
   assert any(known[1] for known in forms._forms.values())
-  for form, (first, _) in forms._forms.items():
+  for form, (first, *_) in forms._forms.items():
     for v in form.variables():
       assert v.vmin <= first[int(v.arg[0].removeprefix(forms.NUMBER))] <= v.vmax
 

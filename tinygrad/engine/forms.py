@@ -65,18 +65,20 @@ def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int
   """A canonical graph, whose variables have `values`, with more variables for those of its numbers in which it has ever
   differed from the first of its form, and all values; itself, if it is the first."""
   order = sink.toposort()
-  fixed = any(is_partial(u.device) for u in order)  # its rules ask what constants are
-  found = [(u, number) for u in order if not (fixed and u.op is Ops.CONST) for number in numbers_of(u)]
+  asked = any(is_partial(u.device) for u in order)  # what constants are
+  found = [(u, number) for u in order if not (asked and u.op is Ops.CONST) for number in numbers_of(u)]
   if not found or any(name.startswith(NUMBER) for name in values):
     return sink, {**values}
   numbers = [n for _, (_, n, _, _) in found]
   form = with_variables(sink, found, range(len(found)))
   if (known := _forms.get(form)) is None:
-    known = _forms[form] = numbers, set()
-  first, differing = known
+    known = _forms[form] = numbers, set(), {}
+  first, differing, graphs = known
   differing.update(k for k, n in enumerate(numbers) if n != first[k])
-  which = sorted(differing)
-  return with_variables(sink, found, which), {**values, **{f"{NUMBER}{k}": numbers[k] for k in which}}
+  which, fixed = sorted(differing), tuple([n for k, n in enumerate(numbers) if k not in differing])
+  if (graph := graphs.get(fixed)) is None:
+    graph = graphs[fixed] = with_variables(sink, found, which)
+  return graph, {**values, **{f"{NUMBER}{k}": numbers[k] for k in which}}
 
 
 def as_given(v: UOp, value: int) -> UOp:
