@@ -16,9 +16,9 @@ from tinygrad.uop import Ops, UOp, simplify_sint, sint, substitute
 
 NUMBER = "_number"  # how the variables' names begin
 Number = tuple[int, int, int, int]  # for which dim (of a constant 0), and the bounds
-_forms: dict[UOp, tuple[list[int], set[int]]] = PROCESS.table(
-  KEPT_KERNELS
-)  # the first numbers, and which have differed
+Form = tuple[list[int], set[int], dict[tuple[int, ...], UOp]]
+"""Its first numbers, which have differed, and by those that have not the graphs with variables for the others."""
+_forms: dict[UOp, Form] = PROCESS.table(KEPT_KERNELS)
 
 
 def numbers_of(u: UOp) -> Iterator[Number]:
