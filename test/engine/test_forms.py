@@ -10,6 +10,7 @@ from tinygrad.device import Mesh, P
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile, forms
 from tinygrad.helpers import GlobalCounters
+from tinygrad.uop import Ops
 
 D2 = ("CPU:0", "CPU:1")
 RNG = np.random.default_rng(5)
@@ -122,6 +123,17 @@ def test_what_algebra_or_a_mask_knows_stays_a_constant(numbers):
   for n in numbers:
     (x.clamp(max=n) * n).realize()
   assert not any(known[1] for known in forms._forms.values())
+
+
+def test_divisors_of_integers_stay_constants():
+  """By a constant a vector of integers is divided by a product and a shift."""
+  x = Tensor([100, -7, 33, 0]).realize()
+  for n, m in ((3, 4), (5, 6), (7, 8), (7, 9)):
+    assert ((x // n + x % n) * m).tolist() == [(v // n + v % n) * m for v in (100, -7, 33, 0)]
+  for graph, *_ in compile._plans:
+    for u in graph.toposort():
+      assert u.op not in (Ops.IDIV, Ops.MOD) or u.src[1].base.op is Ops.CONST
+  assert any(graph.variables() for graph, *_ in compile._plans)
 
 
 def test_what_differs_once_is_a_variable_and_what_never_does_is_not(monkeypatch):

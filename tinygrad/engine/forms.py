@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import KEPT_KERNELS, PROCESS, numpy
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.outcomes import is_partial
 from tinygrad.uop import Ops, UOp, simplify_sint, sint, substitute
 
+DIVIDES = having(Trait.DIVIDES)
 NUMBER = "_number"  # how the variables' names begin
 Number = tuple[int, int, int, int]  # for which dim (of a constant 0), and the bounds
 Form = tuple[list[int], set[int], dict[tuple[int, ...], UOp]]
@@ -65,8 +67,10 @@ def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int
   """A canonical graph, whose variables have `values`, with more variables for those of its numbers in which it has ever
   differed from the first of its form, and all values; itself, if it is the first."""
   order = sink.toposort()
-  asked = any(is_partial(u.device) for u in order)  # what constants are
-  found = [(u, number) for u in order if not (asked and u.op is Ops.CONST) for number in numbers_of(u)]
+  fixed = {u.src[1].base for u in order if u.op in DIVIDES}  # a known divisor is a product and a shift
+  if any(is_partial(u.device) for u in order):  # whose rules ask what constants are
+    fixed.update(u for u in order if u.op is Ops.CONST)
+  found = [(u, number) for u in order if u not in fixed for number in numbers_of(u)]
   if not found or any(name.startswith(NUMBER) for name in values):
     return sink, {**values}
   numbers = [n for _, (_, n, _, _) in found]
@@ -75,9 +79,9 @@ def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int
     known = _forms[form] = numbers, set(), {}
   first, differing, graphs = known
   differing.update(k for k, n in enumerate(numbers) if n != first[k])
-  which, fixed = sorted(differing), tuple([n for k, n in enumerate(numbers) if k not in differing])
-  if (graph := graphs.get(fixed)) is None:
-    graph = graphs[fixed] = with_variables(sink, found, which)
+  which, same = sorted(differing), tuple([n for k, n in enumerate(numbers) if k not in differing])
+  if (graph := graphs.get(same)) is None:
+    graph = graphs[same] = with_variables(sink, found, which)
   return graph, {**values, **{f"{NUMBER}{k}": numbers[k] for k in which}}
 
 
