@@ -6,7 +6,16 @@ from tinygrad import Tensor, nn
 from tinygrad.nn.foreign_layers import FOREIGN_LAYERS
 
 c, d, k, p = 3, 4, 2, 0.5
-NAMES = {"nn": nn, "Tensor": Tensor, "c": c, "d": d, "k": k, "p": p, "layer": nn.Linear(4, 4)}
+NAMES = {
+  "nn": nn,
+  "Tensor": Tensor,
+  "c": c,
+  "d": d,
+  "k": k,
+  "p": p,
+  "layer": nn.Linear(4, 4),
+  "devices": ("CPU:0", "CPU:1"),
+}
 
 
 @pytest.mark.parametrize("name", FOREIGN_LAYERS)

@@ -67,6 +67,9 @@ class Linear:
     self.weight, self.bias = _uniform((out_features, in_features), in_features, out_features, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
+    if not x.ndim or x.shape[-1] != (n := self.weight.shape[1]):
+      rule = f"this one takes {n} features, which are the last dim of x"
+      mismatch("Linear", rule, [x.uop], f"x of shape (.., {n}), or nn.Linear of x's features")
     return x.linear(self.weight.transpose(), self.bias)
 
 

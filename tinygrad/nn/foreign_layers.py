@@ -1,7 +1,7 @@
 """What modules of torch.nn are called that have no namesake here: an AttributeError names it."""
 
 # x, y tensors, logits and labels those of a loss, layer one of this package; c, d channels, p a probability, k a
-# window. test/nn/test_foreign_layers.py runs each line.
+# window; devices names. test/nn/test_foreign_layers.py runs each line.
 FOREIGN_LAYERS = {
   "AdaptiveAvgPool2d": "x.mean((-2, -1), keepdim=True)",
   "AvgPool1d": "x.avg_pool2d((k,))",
@@ -12,6 +12,7 @@ FOREIGN_LAYERS = {
   "Conv3d": "nn.Conv2d(c, d, (k, k, k))",
   "ConvTranspose3d": "nn.ConvTranspose2d(c, d, (k, k, k))",
   "CrossEntropyLoss": "logits.cross_entropy(labels)",
+  "DataParallel": "x.shard(devices, axis=0)",
   "Dropout": "x.dropout(p)",
   "ELU": "x.elu()",
   "Flatten": "x.flatten(1)",
@@ -25,6 +26,7 @@ FOREIGN_LAYERS = {
   "LSTM": "nn.LSTMCell(c, d)",
   "LeakyReLU": "x.leaky_relu(0.01)",
   "LogSoftmax": "x.log_softmax(1)",
+  "Module": "object  # a model is any object with tensors",
   "MSELoss": "(x - y).square().mean()",
   "MaxPool1d": "x.max_pool2d((k,))",
   "MaxPool2d": "x.max_pool2d(k)",
@@ -41,4 +43,7 @@ FOREIGN_LAYERS = {
   "Softplus": "x.softplus()",
   "Tanh": "x.tanh()",
   "Upsample": "x.interpolate((8, 8))",
+  "functional": "Tensor  # functions are methods, as x.relu()",
+  "init": "Tensor.kaiming_uniform(c, d)",
+  "parallel": "x.shard(devices, axis=0)",
 }
