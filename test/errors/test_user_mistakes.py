@@ -119,6 +119,7 @@ MISTAKES = [
   ("optimizer_of_a_model", lambda: nn.optim.SGD(nn.Linear(2, 2)), TypeError, ["Linear", r"fix: .*get_parameters"]),
   ("optimizer_of_a_tensor", lambda: nn.optim.SGD(ones(2)), TypeError, ["not Tensor", r"fix: .*get_parameters"]),
   ("optimizer_of_numbers", lambda: nn.optim.Adam([1, 2]), TypeError, ["int", r"fix: .*get_parameters"]),
+  ("linear_features", lambda: nn.Linear(3, 2)(ones(4, 5)), ValueError, ["Linear.*3 features", r"\[4, 5\]", "fix: "]),
   (
     "norm_channels",
     lambda: nn.BatchNorm(3)(ones(2, 4, 5, 5)),
