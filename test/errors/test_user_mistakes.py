@@ -119,6 +119,18 @@ MISTAKES = [
   ("optimizer_of_a_model", lambda: nn.optim.SGD(nn.Linear(2, 2)), TypeError, ["Linear", r"fix: .*get_parameters"]),
   ("optimizer_of_a_tensor", lambda: nn.optim.SGD(ones(2)), TypeError, ["not Tensor", r"fix: .*get_parameters"]),
   ("optimizer_of_numbers", lambda: nn.optim.Adam([1, 2]), TypeError, ["int", r"fix: .*get_parameters"]),
+  (
+    "attention_widths",
+    lambda: ones(2, 4, 8).scaled_dot_product_attention(ones(2, 4, 7), ones(2, 4, 8)),
+    ValueError,
+    ["attention: .*one width", r"\[2, 4, 7\]", "fix: "],
+  ),
+  (
+    "attention_lengths",
+    lambda: ones(2, 4, 8).scaled_dot_product_attention(ones(2, 5, 8), ones(2, 4, 8)),
+    ValueError,
+    ["attention: .*one length", r"\[2, 5, 8\]", "fix: "],
+  ),
   ("linear_features", lambda: nn.Linear(3, 2)(ones(4, 5)), ValueError, ["Linear.*3 features", r"\[4, 5\]", "fix: "]),
   (
     "norm_channels",

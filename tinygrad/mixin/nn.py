@@ -419,7 +419,7 @@ class NN(Linalg):
 
     `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i, of those that the
     mask leaves; one that sees no key gives zeros. With `enable_gqa` several heads of q share one of k and v. ValueError
-    for head counts that do not divide.
+    for other shapes, and for head counts that do not divide.
     Shape: `(.., t, d), (.., s, d), (.., s, v), (.., t, s) -> (.., t, v)`.
 
     Examples:
@@ -428,6 +428,9 @@ class NN(Linalg):
       (2, 4, 8)
     """
     q, k, v = self, key, value
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+      rule = "q and k must have one width (dim -1), k and v one length (dim -2)"
+      mismatch("attention", rule, (q.uop, k.uop, v.uop), "bring them to (.., heads, length, width)")
     if enable_gqa and q.shape[-3] != k.shape[-3]:
       heads, shared = q.shape[-3], k.shape[-3]
       if heads % shared:
