@@ -79,9 +79,10 @@ def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int
     known = _forms[form] = numbers, set(), {}
   first, differing, graphs = known
   differing.update(k for k, n in enumerate(numbers) if n != first[k])
-  which, same = sorted(differing), tuple([n for k, n in enumerate(numbers) if k not in differing])
+  which = frozenset(differing)  # another thread may add to it
+  same = tuple([n for k, n in enumerate(numbers) if k not in which])
   if (graph := graphs.get(same)) is None:
-    graph = graphs[same] = with_variables(sink, found, which)
+    graph = graphs[same] = with_variables(sink, found, sorted(which))
   return graph, {**values, **{f"{NUMBER}{k}": numbers[k] for k in which}}
 
 
