@@ -658,6 +658,16 @@ def test_reset_and_method_and_switch():
   assert a.ran == 6
 
 
+def test_ever_new_kinds_of_arguments_are_warned_of(monkeypatch):
+  monkeypatch.setattr("tinygrad.engine.jit.KEPT_STATES", 4)
+  step, x = TinyJit(lambda x, rate: x * rate), Tensor([1.0, 2.0])
+  for k in range(4):
+    assert step(x, k / 8).tolist() == [k / 8, k / 4]
+  with pytest.warns(UserWarning, match="more than 4 kinds of arguments(.|\n)*fix: .*Tensors") as told:
+    assert step(x, 0.625).tolist() == [0.625, 1.25]
+  assert told[0].filename == __file__ and len(step.states) == 4
+
+
 def test_jit_inside_jit_is_a_part_of_it():
   inner = TinyJit(lambda x: x * 2.0)
   f = TinyJit(lambda x: inner(x) + 1.0)

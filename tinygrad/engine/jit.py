@@ -4,6 +4,7 @@ values in their places."""
 import contextlib
 import functools
 import threading
+import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -397,7 +398,7 @@ class TinyJit(Generic[A, R]):
           key = graph, *key[1:]
       while True:
         if key not in self.states and len(self.states) >= KEPT_STATES:
-          del self.states[next(iter(self.states))]
+          self.forget_oldest()
         state = self.last = self.states[key]
         captured = state.captured
         closed = captured.closed_over if captured is not None and captured.settled != program_order.now else None
@@ -418,6 +419,12 @@ class TinyJit(Generic[A, R]):
         with program_order.step() as began:
           self.realized(result := self.fxn(*args, **kwargs), began)
       return result
+
+  def forget_oldest(self) -> None:
+    """Makes room for another kind of arguments; that there are as many is told."""
+    del self.states[next(iter(self.states))]
+    rule = f"{self.name} is called with more than {KEPT_STATES} kinds of arguments, each captured for itself"
+    warnings.warn(f"{rule}\n  fix: give numbers that change as Tensors, and lengths as bound Variables", stacklevel=3)
 
   @contextlib.contextmanager
   def placing(self, inputs: Sequence[UOp] = ()) -> Iterator[None]:
