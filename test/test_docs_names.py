@@ -87,6 +87,7 @@ def of_jax():
 
 
 @pytest.mark.parametrize("page, peer, least", [("from_pytorch", of_torch, 30), ("from_jax", of_jax, 35)])
-def test_both_columns_give_the_same(page, peer, least):
+def test_both_columns_give_the_same(page, peer, least, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # some save files
   wrong, count = differing(page, peer())
   assert wrong == [] and count >= least
