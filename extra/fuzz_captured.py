@@ -8,12 +8,11 @@ A program is text: functions that are captured (`TinyJit`), each of which reads,
 variables say, shifts, exchanges and differentiates state and arguments; and a main part, which calls them again and
 again with new tensors, results of earlier calls, views, the same tensor twice or the state itself, with other values of
 variables, and which writes to state, keeps what it has computed and takes views between the calls, some of it again
-with other numbers. It is run on one
-device or cut over up to four, in float32, float64, float16 or bfloat16; whatever memory it gets, and scratch memory, is
-not a number before. The oracle runs the same text with nothing captured, in float64 on one device of the interpreter,
-and realises every line before the next. After each call, or at the end, everything that has a name must be what it is
-there. Programs with the seeds that follow --seed run until the time is over; each that fails is printed, with as few
-lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
+with other numbers. It is run on one device or cut over up to four, in float32, float64, float16 or bfloat16; whatever
+memory it gets, and scratch memory, is not a number before. The oracle runs the same text with nothing captured, in
+float64 on one device of the interpreter, and realises every line before the next. After each call, or at the end,
+everything that has a name must be what it is there. Programs with the seeds that follow --seed run until the time is
+over; each that fails is printed, with as few lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
 """
 
 from __future__ import annotations
@@ -757,7 +756,7 @@ class Writer:
     return f"{x.text}[{begin}:{begin + shape[0]}]"
 
   def between(self) -> list[str]:
-    """Lines that are not captured."""
+    """Lines that are not captured, which may come again."""
     scope = list(self.scope)
     lines = self.one_between()
     self.earlier += [(x, [n for n in scope if re.search(rf"\b{n.text}\b", x)]) for x in lines if "#" not in x]
@@ -765,7 +764,7 @@ class Writer:
 
   def again(self) -> Iterator[str]:
     """An earlier line with other numbers."""
-    found = [line for line, names in self.earlier if all(n in self.scope for n in names) and not line.startswith("del")]
+    found = [line for line, names in self.earlier if all(n in self.scope for n in names)]
     if not found:
       return
     shapes = {x.text: x.shape for x in self.scope}
@@ -787,11 +786,10 @@ class Writer:
     yield line
 
   def one_between(self) -> list[str]:
+    """What is done between two calls."""
     match self.rng.randrange(11):
       case 0 | 1:
         return list(self.a_value())
-      case 8 | 9 | 10:
-        return list(self.again())
       case 2:
         return list(self.a_view())
       case 3:
@@ -810,6 +808,8 @@ class Writer:
           a = self.pick(*found)
           b = self.pick(*[x for x in found if x.shape == a.shape and x.what == a.what])
           return [f"{a.text}, {b.text} = {b.text}, {a.text}  # view"] if a is not b else []
+      case 8 | 9 | 10:
+        return list(self.again())
       case _:
         return list(self.exchanged())
     return []

@@ -43,9 +43,14 @@ def evaluate(module: Any, given: list[tuple[Any, Any]], ready: Callable[[Any], A
 
 
 def error(results: list[np.ndarray]) -> float:
-  """The largest deviation from numpy's results in float64, relative to the largest value of its expression."""
-  want = evaluate(np, [(a.astype(np.float64), b.astype(np.float64)) for a, b in inputs()], lambda x: x)
-  return max(float(np.abs(x - w).max() / np.abs(w).max()) for x, w in zip(results, want, strict=True))
+  """The largest `deviation` from numpy's results in float64."""
+  exact = [(a.astype(np.float64), b.astype(np.float64)) for a, b in inputs()]
+  return deviation(results, evaluate(np, exact, lambda x: x))
+
+
+def deviation(results: list[Any], want: list[np.ndarray]) -> float:
+  """The largest one, relative to the largest value of its expression."""
+  return max(float(np.abs(np.asarray(x) - w).max() / np.abs(w).max()) for x, w in zip(results, want, strict=True))
 
 
 PART = 64  # rows of a slice
@@ -65,7 +70,6 @@ def slices(x: Any, w: Any, ready: Callable[[Any], Any]) -> Slices:
 
 
 def slices_error(found: Slices) -> float:
-  """The largest deviation from numpy's results in float64, relative to the largest value of its product."""
+  """The largest `deviation` from numpy's results in float64."""
   x, w = (a.astype(np.float64) for a in rows())
-  wants = [(x[begin : begin + PART] @ w) * rate for begin, rate, _ in found]
-  return max(float(np.abs(np.asarray(y) - want).max() / np.abs(want).max()) for want, (_, _, y) in zip(wants, found))
+  return deviation([y for _, _, y in found], [(x[i : i + PART] @ w) * rate for i, rate, _ in found])
