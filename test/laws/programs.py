@@ -24,6 +24,7 @@ from tinygrad.device import Partial, Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.program_order import memory_state
 from tinygrad.mixin.random import _states as random_states
+from tinygrad.mixin.random import threefry
 from tinygrad.runtime.python import Resolved
 from tinygrad.uop import Ops, UOp, map_arg
 from tinygrad.uop.cards import CARDS
@@ -412,6 +413,8 @@ class Generator:
     to = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64, dtypes.int8: dtypes.uint8}.get(x.dtype)
     if to is None or self.backward:
       return None
+    if x.dtype is dtypes.int8:
+      return self.apply(f"THREEFRY({self.name(x)}) & 7", random_bits, x)
     return self.apply(f"BITCAST({self.name(x)}, {to.name}) & 7", lambda a: a.bitcast(to) & 7, x)
 
   def reshape(self, x: Value) -> Value | None:
@@ -806,6 +809,13 @@ FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
   Ops.FDIV: lambda a: (a / 4.0).alu(Ops.FLOOR),
   Ops.POW: lambda a: a.maximum(-4.0).minimum(4.0).alu(Ops.POW, a.const_like(2.0)),
 }
+
+
+def random_bits(a: UOp) -> UOp:
+  """Three of the bits that int8s give as counter and key."""
+  word = a.bitcast(dtypes.uint8).cast(dtypes.uint32)
+  return (threefry(word, word + 1, word * 3, word)[1] & 7).cast(dtypes.uint8)
+
 
 Step = Callable[[Generator, Value], Value | None]
 ROWS: tuple[Step, ...] = (

@@ -14,7 +14,7 @@ from tensor_oracle import close
 from tinygrad import Device, GlobalCounters, ShardError, Sharding, Tensor, TinyJit, dtypes
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import Context
-from tinygrad.mixin.random import threefry2x32
+from tinygrad.mixin.random import threefry
 from tinygrad.uop import UOp
 
 D2 = ("CPU:0", "CPU:1")
@@ -196,7 +196,9 @@ KNOWN = [
 
 @pytest.mark.parametrize("key,counter,want", KNOWN)
 def test_threefry_gives_the_known_answers(key, counter, want):
-  assert tuple(Tensor(u).item() for u in threefry2x32(*words(*key), *words(*counter))) == want
+  assert tuple(Tensor(u).item() for u in threefry(*words(*counter), *words(*key))) == want
+  stored = (Tensor([w], dtype=dtypes.uint32).uop for w in (*counter, *key))
+  assert tuple(Tensor(u).item() for u in threefry(*stored)) == want
 
 
 def test_threefry_and_random_bits_are_functions_of_key_and_counter():

@@ -19,22 +19,13 @@ from tinygrad.mixin.indexing import Indexing
 from tinygrad.transforms.batching import drawn_for
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
-PARITY = 0x1BD11BDA  # C240 of the paper, lower word
 WORD = 1 << 32  # numbers of a call that one word of the counter tells apart
 
 
-def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
-  """20 rounds of Threefry-2x32 on uint32 nodes of one shape."""
-  keys = (k0, k1, k0 ^ k1 ^ PARITY)
-  x, y = c0 + k0, c1 + k1
-  for group in range(5):
-    for r in ROTATIONS[group % 2]:
-      x = x + y
-      y = (y.alu(Ops.SHL, y.const_like(r)) | y.alu(Ops.SHR, y.const_like(32 - r))) ^ x
-    x = x + keys[(group + 1) % 3]
-    y = y + (keys[(group + 2) % 3] + (group + 1))
-  return x, y
+def threefry(*words: UOp) -> tuple[UOp, UOp]:
+  """Threefry-2x32 of uint32 nodes of one shape: two of the counter, two of the key."""
+  first, second = (UOp.build(Ops.THREEFRY, dtypes.uint32, words, which) for which in range(2))
+  return first, second
 
 
 def _state(words: tuple[int, int, int], where: Placement) -> UOp:
@@ -143,7 +134,7 @@ class Random(Indexing):
       place = place + (lane.cast(place.dtype) * prod(shape)).broadcast_to(place.shape)
     if size > WORD:  # beyond what one word counts it goes on as the next calls would
       words[1] = words[1] + place.alu(Ops.SHR, place.const_like(32)).cast(dtypes.uint32).reshape(shape)
-    x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])
+    x, y = threefry(place.cast(dtypes.uint32).reshape(shape), words[2], words[0], words[1])
     return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))
 
   @classmethod
@@ -164,8 +155,8 @@ class Random(Indexing):
       [11077253088097075545]
     """
     counter, key = ((t, t.rshift(32)) for t in (self.cast(dtypes.uint64), seed.cast(dtypes.uint64)))
-    words = [t._expand_to(self.shape).cast(dtypes.uint32).uop for t in (*key, *counter)]
-    low, high = (self._wrap(u).cast(dtypes.uint64) for u in threefry2x32(*words))
+    words = [t._expand_to(self.shape).cast(dtypes.uint32).uop for t in (*counter, *key)]
+    low, high = (self._wrap(u).cast(dtypes.uint64) for u in threefry(*words))
     return high.lshift(32).bitwise_or(low)
 
   @classmethod

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tinygrad.device import Target
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import LazyModule, numpy
+from tinygrad.ops.elementwise import threefry2x32
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
@@ -564,6 +565,9 @@ def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
 
 
 def _function(u: UOp, functions: Functions) -> UOp:
+  if u.op is Ops.THREEFRY:
+    words: Pair = threefry2x32(u.src[:2], u.src[2:], alu)
+    return words[u.arg]
   if (u.op is Ops.SHL or u.op is Ops.SHR) and u.dtype in dtypes.ints:
     return lower_shift(u.op, *u.src)
   lowered = functions[u.dtype].get(u.op) if u.dtype in functions else None

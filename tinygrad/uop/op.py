@@ -15,7 +15,7 @@ Ops = enum.IntEnum(
   "UNIQUE CONST IOTA BUFFER VARIABLE BIND HOLE "  # leaves
   "NEG RECIP EXP LOG SIN COS SQRT TANH ERF FLOOR CEIL ROUND NOT CAST BITCAST "  # unary
   "ADD SUB MUL FDIV IDIV MOD MAX MIN POW AND OR XOR SHL SHR CMPLT CMPEQ CMPNE "  # binary
-  "WHERE "  # ternary
+  "WHERE THREEFRY "  # of three and four
   "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "  # movement
   "GATHER SCATTER REDUCE "  # indexing and reduction
   "CUSTOM CALL "  # what a user defines
@@ -35,7 +35,7 @@ class GroupOp:
 
   Unary = frozenset(Ops(i) for i in range(Ops.NEG, Ops.ADD))
   Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
-  Elementwise = Unary | Binary | {Ops.WHERE}
+  Elementwise = Unary | Binary | {Ops.WHERE, Ops.THREEFRY}
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
   View = (Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}) | {Ops.CONSTRAIN}  # a part of one source: nothing is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
