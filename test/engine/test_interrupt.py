@@ -212,7 +212,7 @@ broken = weakref.ref(other, lambda _: 1 / 0)
 try:
   del other
   del node
-  time.sleep(30)
+  time.sleep(1000)
   print("lost")
 except KeyboardInterrupt:
   print("came")

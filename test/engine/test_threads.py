@@ -302,7 +302,7 @@ def test_a_capture_within_a_first_call_has_its_own_beginning():
 
 def test_tables_lose_values_while_other_threads_add_to_them():
   table = PROCESS.table()
-  values = [object() for _ in range(3000)]
+  values = [object() for _ in range(300)]
 
   def work(i):
     for k, value in enumerate(values):
@@ -312,5 +312,5 @@ def test_tables_lose_values_while_other_threads_add_to_them():
 
   together(3, work)
   PROCESS.drop(values)
-  assert len(table) == 3000 and all(i == 0 for i, _ in table)
+  assert len(table) == 300 and all(i == 0 for i, _ in table)
   table.clear()

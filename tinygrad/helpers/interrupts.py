@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import importlib
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -66,16 +66,21 @@ class uninterrupted:
         signal.raise_signal(signal.SIGINT)
 
 
-def _come_again() -> None:
-  time.sleep(SOON)
-  _thread.interrupt_main()
-
-
 def _not_dropped(lost: sys.UnraisableHookArgs, otherwise: Callable[[Any], Any] = sys.unraisablehook) -> None:
   """Ctrl-C that arrives in a finalizer (a node of a graph goes: there are many) cannot be raised there: it comes again
-  a moment later."""
-  if lost.exc_type is not KeyboardInterrupt or started("interrupting", _come_again) is None:
-    otherwise(lost)
+  a moment after this has returned."""
+  here, main = [True], threading.main_thread().ident or 0
+
+  def come_again() -> None:
+    while here[0]:
+      time.sleep(SOON)
+    signal.pthread_kill(main, signal.SIGINT)  # which ends what it waits in, too
+
+  try:
+    if lost.exc_type is not KeyboardInterrupt or started("interrupting", come_again) is None:
+      otherwise(lost)
+  finally:
+    here[0] = False  # no call: Python looks for signals after each
 
 
 sys.unraisablehook = _not_dropped
