@@ -112,7 +112,7 @@ class Tensor(Differentiation, metaclass=_Training):
     # a Tensor or a node is shown as it is; all else becomes memory only when it is realised
     given = type(data) is UOp or (isinstance(data, Tensor) and data.follows)
     self.follows = given and (u.op is Ops.BUFFER or memory_state(u, moved=True) is not None)
-    self.grad, self.requires_grad = None, requires_grad
+    self._grad, self.requires_grad = None, requires_grad
     program_order.enter(self)
 
   @classmethod
@@ -121,7 +121,7 @@ class Tensor(Differentiation, metaclass=_Training):
     t._uop = u = uop if not NO_GRAD.value else uop.detach()
     if u.dtype is dtypes.float64:
       _check_float64(u)
-    t.grad, t.requires_grad, t.follows = None, None, follows
+    t._grad, t.requires_grad, t.follows = None, None, follows
     program_order.enter(t)
     return t
 
@@ -145,7 +145,7 @@ class Tensor(Differentiation, metaclass=_Training):
   # ---- what it shows
 
   def __repr__(self) -> str:
-    return f"<Tensor {describe(self.uop)}{'' if self.grad is None else ', with grad'}>"
+    return f"<Tensor {describe(self.uop)}{'' if self._stored_grad is None else ', with grad'}>"
 
   def _repr_html_(self) -> str:
     """Shape, type, placement in colour, and the first values where they are in memory; nothing is computed for it but
@@ -223,8 +223,8 @@ class Tensor(Differentiation, metaclass=_Training):
     return self._become(self.to(device))
 
   def _become(self, x: Self) -> Self:
-    if self.grad is not None:
-      self.grad = self.grad.to(x.device)
+    if (grad := self._stored_grad) is not None:
+      self.grad = grad.to(x.device)
     drawn = drawn_there(self.uop, x.device) if x.uop is not self.uop else None
     self.uop, self.follows = (x.uop, x.follows) if drawn is None else (drawn, False)
     program_order.reenter(self)
@@ -568,7 +568,7 @@ class Tensor(Differentiation, metaclass=_Training):
     """Pickled and deep-copied with its values, placement and gradient."""
     kind = self.dtype
     bits = self if kind.fmt is not None else self.bitcast(f"uint{kind.bitsize}")
-    return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self.grad)
+    return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self._stored_grad)
 
   def data(self) -> memoryview:
     """The value as a memoryview with its format and shape. TypeError for types of which a memoryview has none.
@@ -628,7 +628,7 @@ class Tensor(Differentiation, metaclass=_Training):
     """
     t = self._wrap(self.uop.clone())
     t = (t if device is None else t.to(device)).requires_grad_(self.requires_grad)
-    t.grad = None if self.grad is None else self.grad.clone(device)
+    t.grad = None if (grad := self._stored_grad) is None else grad.clone(device)
     return t
 
   # ---- assignment

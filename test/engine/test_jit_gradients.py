@@ -1,10 +1,13 @@
 """What `backward` leaves in `.grad` from within a captured step, beside the same program without TinyJit."""
 
+import copy
+
 import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Sharding
+from tinygrad.engine.errors import JitError
 from tinygrad.helpers import Context
 
 D2 = ("CPU:0", "CPU:1")
@@ -101,15 +104,197 @@ def test_an_optimizer_outside_steps_by_the_gradients_of_each_replay():
   np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
-def test_what_zero_grad_takes_away_outside_is_missed_where_it_is_needed():
-  """A replay runs no Python, so it gives no `.grad` to a tensor that has none."""
+def trained(wrap, run):
+  """The weights after `run(w, optimizer, wrap)`, and the gradient that it leaves."""
   w = weight()
-  opt, step = nn.optim.SGD([w], lr=0.01), TinyJit(lambda x: backward(w, x))
-  with Tensor.train(), pytest.raises(RuntimeError, match=r"no gradient(.|\n)*zero_grad\(\) inside the TinyJit"):
-    for x in XS:
-      opt.zero_grad()
-      step(Tensor(x))
+  opt = nn.optim.SGD([w], lr=0.01)
+  with Tensor.train():
+    run(w, opt, wrap)
+  return w.numpy(), None if w.grad is None else w.grad.numpy()
+
+
+def zero_grad_outside(w, opt, wrap):
+  step = wrap(lambda x: backward(w, x).realize())
+  for x in XS:
+    opt.zero_grad()
+    step(Tensor(x).realize())
+    opt.step()
+
+
+def clipped_outside(w, opt, wrap):
+  def step(x):
+    opt.zero_grad()
+    return backward(w, x).realize()
+
+  step = wrap(step)
+  for x in XS:
+    step(Tensor(x).realize())
+    nn.utils.clip_grad_norm_([w], 1.0)
+    opt.step()
+
+
+def clipped_inside(w, opt, wrap):
+  def step(x):
+    opt.zero_grad()
+    loss = backward(w, x)
+    nn.utils.clip_grad_norm_([w], 1.0)
+    return loss.realize()
+
+  step = wrap(step)
+  for x in XS:
+    step(Tensor(x).realize())
+    opt.step()
+
+
+def given_back(w, opt, wrap):
+  def step(x):
+    opt.zero_grad()
+    loss = backward(w, x)
+    return loss.realize(w.grad), w.grad
+
+  step = wrap(step)
+  for x in XS:
+    _, grad = step(Tensor(x).realize())
+    np.testing.assert_array_equal(grad.numpy(), w.grad.numpy())
+    opt.step()
+
+
+def updated_alone(w, opt, wrap):
+  step = wrap(lambda: opt.step())
+  for x in XS:
+    opt.zero_grad()
+    backward(w, Tensor(x))
+    step()
+
+
+def accumulated(w, opt, wrap):
+  """Several batches a step: the first finds no gradient, the others one."""
+
+  def update():
+    opt.step()
+    opt.zero_grad()
+
+  add, update = wrap(lambda x: backward(w, x).realize()), wrap(update)
+  for x in XS:
+    for k in range(3):
+      add(Tensor(x + k).realize())
+    update()
+
+
+def accumulated_in_one(w, opt, wrap):
+  def step(x, last):
+    loss = backward(w, x)
+    if last:
       opt.step()
+      opt.zero_grad()
+    return loss.realize()
+
+  step = wrap(step)
+  for x in XS:
+    for k in range(3):
+      step(Tensor(x + k).realize(), k == 2)
+
+
+def never_emptied(w, opt, wrap):
+  def step(x):
+    loss = backward(w, x)
+    opt.step()
+    return loss.realize()
+
+  step = wrap(step)
+  for x in XS:
+    step(Tensor(x).realize())
+
+
+def emptied_at_the_end(w, opt, wrap):
+  def step(x):
+    loss = backward(w, x)
+    opt.step()
+    opt.zero_grad()
+    return loss.realize()
+
+  step = wrap(step)
+  for i, x in enumerate(XS):
+    step(Tensor(x).realize())
+    assert w.grad is None and (wrap is not TinyJit or (step.captured is not None) == (i > 0))
+
+
+def added_at_times(w, opt, wrap):
+  """Now and then a gradient from outside is there already."""
+  step = wrap(lambda x: backward(w, x).realize())
+  for i, x in enumerate(XS):
+    if i % 3 == 1:
+      backward(w, Tensor(x + 1))
+    step(Tensor(x).realize())
+    opt.step()
+    opt.zero_grad()
+
+
+PROGRAMS = [
+  zero_grad_outside, clipped_outside, clipped_inside, given_back, updated_alone, accumulated, accumulated_in_one,
+  never_emptied, emptied_at_the_end, added_at_times,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("run", PROGRAMS, ids=lambda run: run.__name__)
+def test_a_captured_function_reads_and_leaves_gradients_as_it_does_uncaptured(run):
+  (w, grad), (want, want_grad) = trained(TinyJit, run), trained(lambda f: f, run)
+  np.testing.assert_allclose(w, want, rtol=1e-5)
+  assert np.abs(want - weight().numpy()).max() > 0.05 and (grad is None) == (want_grad is None)
+  if grad is not None:
+    np.testing.assert_allclose(grad, want_grad, rtol=1e-5)
+
+
+def test_a_gradient_that_is_held_is_not_written_again():
+  w, held = weight(), []
+
+  @TinyJit
+  def step(x):
+    w.grad = None
+    return backward(w, x).realize()
+
+  for x in XS:
+    step(Tensor(x).realize())
+    held.append((w.grad, (2 * Tensor(x).T @ (Tensor(x) @ w)).numpy()))
+  for grad, want in held:
+    np.testing.assert_allclose(grad.numpy(), want, rtol=1e-5)
+
+
+def test_arguments_are_given_their_gradients():
+  step = TinyJit(lambda x: (x * x).sum().backward().realize())
+  for k in range(5):
+    x = Tensor([1.0 + k, 2.0], requires_grad=True).realize()
+    step(x)
+    assert x.grad.tolist() == [2.0 + 2 * k, 4.0]
+    step(x)
+    assert x.grad.tolist() == [4.0 + 4 * k, 8.0]
+
+
+def test_a_gradient_that_the_step_has_used_up_is_an_error():
+  w = weight()
+  opt = nn.optim.SGD([w], lr=0.01)
+
+  @TinyJit
+  def step(x):
+    opt.zero_grad()
+    loss = (x @ w).sum().backward()
+    opt.step()
+    return loss.realize()
+
+  with Tensor.train():
+    for x in XS[:4]:
+      step(Tensor(x).realize())
+    repr(w), w.clone(), copy.deepcopy(w)
+    for read in (
+      lambda: w.grad,
+      opt.step,
+      lambda: nn.utils.clip_grad_norm_([w], 1.0),
+      lambda: backward(w, Tensor(XS[0])),
+    ):
+      with pytest.raises(JitError, match=r"(?s)grad: .*not stored.*fix: return the parameter's `.grad`.*zero_grad"):
+        read()
+    opt.zero_grad()
+    assert w.grad is None
 
 
 def test_gradients_that_the_step_has_used_are_not_stored():

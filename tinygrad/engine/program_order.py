@@ -26,6 +26,10 @@ ClosedOver = dict[Holder, tuple[int, UOp | None]]
 closed_over: ThreadList[ClosedOver] = ThreadList()
 """For each capture that goes on the tensors that it has read from outside: the number of their last change, and the
 BUFFER of which they are views (None: a value)."""
+gradients: ThreadList[Gradients] = ThreadList()
+"""Of each captured function that runs, innermost last."""
+UNKEPT: Any = object()
+"""What `.grad` is after the replay of a step that has used the gradient and not stored it."""
 _turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
@@ -35,6 +39,20 @@ class Live(Protocol):
   uop: UOp
   follows: bool  # whether it is memory, or a view of it; otherwise a value, which stays as it was when it was made
   _holder: Holder
+
+
+class Gradients:
+  """What a function does with `.grad`: which it reads before it sets them, and what those were; which it sets; and
+  gradients that an optimizer has used."""
+
+  def __init__(self) -> None:
+    self.read: dict[Holder, Any] = {}
+    self.set: dict[Holder, None] = {}
+    self.used: dict[Holder, None] = {}
+
+  def reads(self, t: Any) -> None:
+    if t._holder not in self.set:
+      self.read.setdefault(t._holder, t._grad)
 
 
 def memory_state(u: UOp, moved: bool = False) -> UOp | None:
@@ -68,7 +86,7 @@ class ProgramOrder:
     """Notes that a tensor is new."""
     t._holder = holder = Holder(t, self._leave)
     holder.assigned = None
-    holder.number = self.now = self.now + 1
+    holder.born = holder.number = self.now = self.now + 1
     self._live[holder] = None
     self.sees(t, t.uop)
 
@@ -83,6 +101,13 @@ class ProgramOrder:
     holder.number = self.now = self.now + 1
     del live[holder]  # nothing is called until it is the last one, so that no Ctrl-C comes between
     live[holder] = None
+
+  def uses(self, gradient: Live) -> None:
+    """Notes that the update is made of it: where that is captured, the gradient need not be stored."""
+    if not gradient.follows:
+      self.reenter(gradient)
+      for g in gradients:
+        g.used[gradient._holder] = None
 
   def sees(self, t: Live, u: UOp) -> None:
     """Notes that a tensor, once it is entered, is to stand for `u`, and of what memory it then is a view."""
@@ -176,6 +201,11 @@ class ProgramOrder:
     found = (t for t in self.standing(nodes) if t.uop in nodes and t._holder.number <= before)
     stand = {t._holder: (t._holder.number, _memory(t)) for t in found}
     return {holder: x for holder, x in stand.items() if x[1] not in self.inputs}
+
+  def written_outside(self, before: int) -> ClosedOver:
+    """Of the tensors that are memory, older than number `before` and changed since, and not given: what they are."""
+    stand = {h: (h.number, _memory(t)) for t in self.changed(before) if (h := t._holder).born <= before}
+    return {holder: x for holder, x in stand.items() if x[1] is not None and x[1] not in self.inputs}
 
   def outdated(self, noted: ClosedOver) -> list[Any]:
     """The tensors that stand for something else by now: a value that was changed, or other memory."""

@@ -26,7 +26,7 @@ else:
 EFFECTS = having(Trait.EFFECT)
 stages: list[Callable[[Sequence[UOp]], Sequence[UOp]]] = []
 """What runs before a graph is planned, and says what is left of it (transforms/run_loops.py)."""
-random_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+random_states: weakref.WeakKeyDictionary[UOp, tuple[int, ...]] = weakref.WeakKeyDictionary()
 """What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 
 

@@ -51,6 +51,7 @@ def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Se
 Check = Callable[[dict[str, int]], None]  # raises for values that variables cannot have
 limits: ThreadList[Callable[[Check], None]] = ThreadList()  # what a JIT that captures has to check of its replays
 recorders: ThreadList[Callable[[Run], None]] = ThreadList()  # the JIT that captures, if one does: told of every run
+before_replays: ThreadList[list[Callable[[], object]]] = ThreadList()  # of the JIT that captures: called before each
 watchers: list[Callable[[Sequence[Work]], None]] = []  # told of all that is handed over (simulation/)
 tracers: ThreadList[Any] = ThreadList()  # transforms whose functions are being called, innermost last (transforms/)
 

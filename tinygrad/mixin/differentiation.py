@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tinygrad.dtype import dtypes
-from tinygrad.engine.program_order import program_order
+from tinygrad.engine.errors import JitError
+from tinygrad.engine.program_order import UNKEPT, gradients, program_order
 from tinygrad.helpers import Context, Holder, dedup
 from tinygrad.mixin.base import mismatch
 from tinygrad.mixin.nn import NN
@@ -17,9 +18,38 @@ from tinygrad.uop import Ops, UOp
 class Differentiation(NN):
   """`grad` is what `backward` has left."""
 
-  __slots__ = ("_holder", "grad")
+  __slots__ = ("_grad", "_holder")
   _holder: Holder  # its place in the program
-  grad: Self | None
+  _grad: Self | None
+
+  @property
+  def grad(self) -> Self | None:
+    """What `backward` has added up; None before, and after `zero_grad` of an optimizer. It can be set.
+    JitError after a captured step that has used it and not kept it.
+
+    Examples:
+      >>> x = Tensor([3.0])
+      >>> x.square().sum().backward()
+      >>> x.grad.tolist()
+      [6.0]
+    """
+    if self._grad is UNKEPT:
+      fix = "return the parameter's `.grad` from the function as well, or forget it (`zero_grad`)"
+      raise JitError(f"grad: the captured step has used this gradient for its update, and not stored it\n  fix: {fix}")
+    for g in gradients:
+      g.reads(self)
+    return self._grad
+
+  @grad.setter
+  def grad(self, x: Self | None) -> None:
+    for g in gradients:
+      g.set[self._holder] = None
+    self._grad = x
+
+  @property
+  def _stored_grad(self) -> Self | None:
+    """What a copy of this tensor has as its gradient."""
+    return None if self._grad is UNKEPT else self.grad
 
   @property
   def is_param(self) -> bool:

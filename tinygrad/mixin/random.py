@@ -1,18 +1,19 @@
-"""Random numbers from a counter: element i of call number c is threefry-2x32 of key (seed, c) and counter (i, replay).
+"""Random numbers from a counter: element i of call number c is threefry-2x32 of key (seed, c) and counter (i, 0).
 
 So every number depends on nothing but the seed, the number of the call and the element's place: a sharded tensor holds
-the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2,
-3. SC 2011.) And hashes, which mix bits as well.
+the very values of the unsharded one, and a captured step draws in each replay what it would draw uncaptured. (J.
+Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.) And hashes, which mix bits
+as well.
 """
 
 import math
-import weakref
 from typing import Any, ClassVar, Self
 
 from tinygrad.device import Buffer, Device, Placement, Sharding, as_index, check_fits, reduced_placement
 from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import random_states as _states
-from tinygrad.engine.run import recorders
+from tinygrad.engine.run import before_replays, recorders
 from tinygrad.helpers import all_int, ceildiv, make_tuple, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, python_number, to_placement
 from tinygrad.mixin.indexing import Indexing
@@ -20,6 +21,7 @@ from tinygrad.transforms.batching import drawn_for
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
 WORD = 1 << 32  # numbers of a call that one word of the counter tells apart
+Words = tuple[int, ...]  # of 32 bits
 
 
 def threefry(*words: UOp) -> tuple[UOp, UOp]:
@@ -28,18 +30,56 @@ def threefry(*words: UOp) -> tuple[UOp, UOp]:
   return first, second
 
 
-def _state(words: tuple[int, int, int], where: Placement) -> UOp:
-  """A uint32 (3,) buffer: seed, number of the call, replay; a copy on every device of `where`."""
-  u = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
+def _state(words: Words, where: Placement) -> UOp:
+  """A uint32 buffer of these words; a copy on every device of `where`."""
+  u = UOp.buffer((len(words),), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
   _set_words(buffer_of(u).allocate(), words)
   _states[u] = words
   return u
 
 
-def _set_words(memory: Buffer, words: tuple[int, int, int]) -> None:
+def _set_words(memory: Buffer, words: Words) -> None:
   data = memoryview(numpy.array(words, dtype=numpy.uint32)).cast("B")
   for i, handle in enumerate(memory.handles):
     Device[memory.devices[i]].copyin(handle, data)
+
+
+class Draws:
+  """What a captured step draws: a replay counts on from the last call, wherever that was. A part of the step is to add
+  `count` to its states before it reads them, so that nothing is copied where replay follows replay."""
+
+  def __init__(self) -> None:
+    self.count = 0
+    self.states: list[tuple[Buffer, int]] = []  # where in a replay it is drawn
+    self.expected = -1, -1  # for which seed and number of the next call the states are right as they are
+
+  def __call__(self) -> None:
+    """Before a replay."""
+    if (Random._seed, Random._calls) != self.expected:
+      for memory, place in self.states:
+        _set_words(memory, (Random._seed, (Random._calls + place - self.count) % WORD, 0, self.count))
+    Random._calls += self.count
+    self.expected = Random._seed, Random._calls
+
+  def state(self, where: Placement, count: int) -> UOp:
+    """Of the next call, which takes `count` numbers of calls: seed, number, 0, and how far each replay goes on."""
+    memory = _state((Random._seed, Random._calls, 0, 0), where)
+    self.states.append((buffer_of(memory), self.count))
+    self.count += count
+    number = UOp.iota(4, dtypes.int32).eq(1).cast(dtypes.uint32)
+    further = number * memory.shrink(((3, 4),)).reshape(()).broadcast_to((4,))
+    return memory.after(memory.assign(memory + further))
+
+
+def _draws() -> Draws | None:
+  """Of the step that is being captured, if one is."""
+  if not recorders:
+    return None
+  before: list[Any] = before_replays[-1]
+  if not before:
+    before.append(Draws())
+  draws: Draws = before[0]
+  return draws
 
 
 def drawn_there(u: UOp, where: Placement) -> UOp | None:
@@ -92,12 +132,11 @@ class Random(Indexing):
   __slots__ = ()
   _seed: ClassVar[int] = 0
   _calls: ClassVar[int] = 0
-  _captured: ClassVar[weakref.WeakKeyDictionary[Buffer, int]] = weakref.WeakKeyDictionary()  # states of captured steps
 
   @classmethod
   def manual_seed(cls, seed: int = 0) -> None:
-    """Sets the seed (its lower 32 bits) and starts the counter anew, that of the replays of each captured step as well.
-    TypeError for what is no integer.
+    """Sets the seed (its lower 32 bits) and starts the counter anew. TypeError for what is no integer, JitError in a
+    captured function, whose replays go on from where the counter then is.
 
     Examples:
       >>> Tensor.manual_seed(1)
@@ -108,9 +147,10 @@ class Random(Indexing):
     """
     if (number := as_index(seed)) is None:
       raise TypeError(f"manual_seed: the seed is an integer, got {seed!r}\n  fix: Tensor.manual_seed(0)")
+    if recorders:
+      fix = "call it before the captured function"
+      raise JitError(f"manual_seed: a captured function cannot do it in each replay\n  fix: {fix}")
     Random._seed, Random._calls = number & 0xFFFFFFFF, 0
-    for memory, call in Random._captured.items():
-      _set_words(memory, (Random._seed, call, 0))
 
   @classmethod
   def _random_words(cls, shape: tuple[int, ...], device: DeviceArg) -> tuple[UOp, UOp]:
@@ -120,14 +160,12 @@ class Random(Indexing):
       raise ValueError(f"{rule}, got {shape}\n  fix: give integers from 0 on; a part of them by x[:variable]")
     where = reduced_placement(to_placement(device))
     check_fits(where, shape)  # before a number is taken
-    state = memory = _state((Random._seed, Random._calls, 0), where)
     lane, lanes = drawn_for()
     size = prod(shape) * lanes
-    Random._calls += max(1, ceildiv(size, WORD))
-    if recorders:
-      Random._captured[buffer_of(memory)] = _states[memory][1]
-      # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
-      state = memory.after(memory.assign(memory + UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)))
+    count = max(1, ceildiv(size, WORD))
+    draws = _draws()
+    state = _state((Random._seed, Random._calls, 0), where) if draws is None else draws.state(where, count)
+    Random._calls += count
     words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
     place = UOp.iota(prod(shape), dtypes.int64 if size >= 1 << 31 else dtypes.int32)
     if lane is not None:  # the numbers that one call for all lanes would draw

@@ -156,8 +156,7 @@ class Optimizer:
         raise RuntimeError(f"parameter {i} of shape {p.shape} has no gradient\n  fix: {fix}")
       values.append(p.detach()._at(self.device or p.device))
       grads.append(p.grad.detach()._at(self.device or p.device))
-      if not p.grad.follows:  # used: a captured step need not store it
-        program_order.reenter(p.grad)
+      program_order.uses(p.grad)
     updates, changed = self._step(values, grads)
     for p, update in zip(self.params, updates):
       p.assign((p.detach() - update._at(p.device)).cast(p.dtype))

@@ -364,8 +364,8 @@ def load_state_dict(
     value = x.reshape(v.shape).to(v.device)
     if v.uop.op is Ops.BUFFER and v.dtype is value.dtype:  # the memory that a captured step reads
       v.assign(value)
-    else:  # not `replace`, which wants the same dtype: a model takes the precision that it was saved in
-      v.uop, v.follows = value.uop, False
+    else:  # a model takes the precision that it was saved in
+      v.replace(value).follows = False
     if realize:
       v.realize()
   return list(found.values())
