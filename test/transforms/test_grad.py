@@ -147,6 +147,24 @@ def test_what_passes_no_gradient():
   close(grad(lambda t: (t > 0).where(1.0, 2.0).sum() + 0 * t.sum())(x), np.zeros(3))
 
 
+@pytest.mark.parametrize("transform", ["grad", "vjp", "jvp"])
+def test_state_of_a_module_is_updated_once_a_call(transform):
+  """As by the function itself; in the order of calls."""
+  x, plain, norm = Tensor([[1.0, 2.0], [3.0, 7.0]]), nn.BatchNorm(2), nn.BatchNorm(2)
+  with Tensor.train():
+    for k in range(2):
+      loss = lambda m, k=k: m(x * (k + 1.0)).square().sum()  # noqa: E731
+      loss(plain)
+      if transform == "grad":
+        value_and_grad(loss)(norm)
+      elif transform == "vjp":
+        vjp(loss, norm)
+      else:
+        jvp(loss, (norm,), (nn.BatchNorm(2),))
+  for name in ("running_mean", "running_var", "num_batches_tracked"):
+    assert getattr(norm, name).tolist() == getattr(plain, name).tolist() != getattr(nn.BatchNorm(2), name).tolist()
+
+
 def test_what_the_function_assigns_to_its_argument_stays_inside():
   x = double(3).realize()
   before = x.numpy()

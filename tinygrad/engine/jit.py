@@ -287,11 +287,10 @@ class Captured:
       taken, given_memory = {id(buffer_of(inputs[i])) for i in self.written_inputs}, {id(buffer_of(u)) for u in inputs}
       program_order.settle(self.settled, self.state | taken, self.every | given_memory)
       self.settled = program_order.now
-    for owner in (*self.leaves, *self.uses_up):
-      if (t := owned(owner, given)) is not None and t._grad is not None and all(t._grad is not x for x in given):
-        t.grad = None
     for prepare_replay in self.before:
       prepare_replay()
+    if self.leaves:
+      self.leave({owner: None for owner in self.leaves if all(grad_of(owner, given) is not x for x in given)}, given)
     # then, for memory that the last inputs, or gradients, alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
     if Device.world is not None:

@@ -27,7 +27,8 @@ def value_and_grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -
 
   A derivative has the structure of its argument: a Tensor, nested lists, tuples and dicts, dataclasses, or a module, of
   which it is a copy with derivatives in the places of Tensors; None for what is no float. For several `argnums` it is a
-  tuple. Zeros for what the result does not depend on.
+  tuple. Zeros for what the result does not depend on. What `fun` assigns to its arguments stays inside, but for their
+  state (`requires_grad=False`): a BatchNorm updates its statistics.
   Raises: ValueError for a result of another shape, TypeError for one, or an argument, that is no float, and for what
   is no function.
 
@@ -178,19 +179,28 @@ def one_hots(y: Any) -> Any:
 
 class Called:
   """A function that was called on stand-ins for the arguments `argnums`. Each argument has its own, even of one Tensor;
-  what is twice in one argument, as tied weights are, is one."""
+  what is twice in one argument, as tied weights are, is one. What the function assigns to them stays inside, but for
+  state: Tensors with requires_grad=False, as the running statistics of a BatchNorm."""
 
   def __init__(self, name: str, fun: Function, args: Sequence[Any], kwargs: Any, argnums: ArgNums) -> None:
     self.name, self.by = name, list[Any]()
     self.actual: dict[UOp, UOp] = {}
     of_some, numbers = with_arguments(fun, args, kwargs, argnums)
+    state, twins = list[tuple[Any, Any]](), dict[int, Any]()
     for i in numbers:
       check_argument(name, i, args[i])
-      inner, actual = stand_ins(args[i])
+      beside: dict[int, Any] = {}
+      inner, actual = stand_ins(args[i], beside)
       self.by.append(inner)
       self.actual |= actual
+      each = {id(t): t for t in tree_leaves(args[i])}
+      state += [(t, beside[number]) for number, t in each.items() if t.requires_grad is False]
+    within = twins_of(self.by, twins=twins)
     with tracing(name):
-      self.out = of_some(*twins_of(self.by))
+      self.out = of_some(*within)
+    for t, stand_in in state:
+      if (twin := twins[id(stand_in)]).uop is not stand_in.uop:
+        t.assign(self.back(twin.detach()))
 
   def split(self, has_aux: bool) -> tuple[Any, Any]:
     """(the result, what else was returned)."""

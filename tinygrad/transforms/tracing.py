@@ -113,10 +113,10 @@ def check_write(t: Any, target: UOp, value: UOp, state: UOp | None) -> None:
     raise RuntimeError(f"{problem}{rows}\n  fix: {fix}")
 
 
-def twins_of(tree: Any, node: Callable[[UOp], UOp] = lambda u: u) -> Any:
+def twins_of(tree: Any, node: Callable[[UOp], UOp] = lambda u: u, twins: dict[int, Any] | None = None) -> Any:
   """The structure with a Tensor beside each of its Tensors, which a function may assign to. One that is there twice has
-  one."""
-  made: dict[int, Any] = {}
+  one. `twins`: takes them, by id of the Tensor."""
+  made: dict[int, Any] = {} if twins is None else twins
 
   def leaf(x: Any) -> Any:
     if id(x) not in made:
@@ -126,15 +126,15 @@ def twins_of(tree: Any, node: Callable[[UOp], UOp] = lambda u: u) -> Any:
   return tree_map(leaf, tree)
 
 
-def stand_ins(tree: Any) -> tuple[Any, dict[UOp, UOp]]:
-  """The structure with a Tensor beside each of its Tensors, and what each of these stands for."""
+def stand_ins(tree: Any, twins: dict[int, Any] | None = None) -> tuple[Any, dict[UOp, UOp]]:
+  """The structure with a Tensor beside each of its Tensors (also in `twins`), and what each of these stands for."""
   actual: dict[UOp, UOp] = {}
 
   def node(u: UOp) -> UOp:
     actual[inner := stand_in(u)] = u
     return inner
 
-  return twins_of(tree, node), actual
+  return twins_of(tree, node, twins), actual
 
 
 def replaced(tree: Any, actual: Mapping[UOp, UOp]) -> Any:
