@@ -5,14 +5,15 @@
     DEV=CL python -m extra.fuzz_captured --device CL
 
 A program is text: functions that are captured (`TinyJit`), each of which reads, writes in parts and at places that
-variables say, shifts, exchanges and differentiates state and arguments; and a main part, which calls them again and
-again with new tensors, results of earlier calls, views, the same tensor twice or the state itself, with other values of
-variables, and which writes to state, keeps what it has computed and takes views between the calls, some of it again
-with other numbers. It is run on one device or cut over up to four, in float32, float64, float16 or bfloat16; whatever
-memory it gets, and scratch memory, is not a number before. The oracle runs the same text with nothing captured, in
-float64 on one device of the interpreter, and realises every line before the next. After each call, or at the end,
-everything that has a name must be what it is there. Programs with the seeds that follow --seed run until the time is
-over; each that fails is printed, with as few lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
+variables say, shifts, exchanges and differentiates state and arguments, adds to gradients, uses and empties them, and
+draws random numbers; and a main part, which calls them again and again with new tensors, results of earlier calls,
+views, the same tensor twice or the state itself, with other values of variables, and which does the same between the
+calls, replaces state, keeps what it has computed and takes views, some of it again with other numbers. It is run on one
+device or cut over up to four, in float32, float64, float16 or bfloat16; whatever memory it gets, and scratch memory, is
+not a number before. The oracle runs the same text with nothing captured, in float64 on one device of the interpreter,
+and realises every line before the next. After each call, or at the end, everything that has a name must be what it is
+there. Programs with the seeds that follow --seed run until the time is over; each that fails is printed, with as few
+lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from extra.fuzz_programs import POISONED, options, poison, seeds
 from tinygrad import Context, Device, Tensor, TinyJit, Variable, dtypes, nn, scan
 from tinygrad.device import Mesh, P
 from tinygrad.dtype import to_dtype, to_numpy_dtype
+from tinygrad.engine.errors import JitError
 from tinygrad.helpers import PROCESS
 from tinygrad.nn.state import get_state_dict
 from tinygrad.runtime import cpu
+from tinygrad.transforms.step_gradients import UNKEPT
 
 # of a value's greatest element, after one call
 ROUGH = {"float64": 1e-6, "float32": 3e-4, "float16": 3e-2, "bfloat16": 2e-1}
@@ -102,6 +105,7 @@ class World:
       "dtypes": dtypes,
       "attend": attend,
       **{name: getattr(self, name) for name in ("new", "at", "bind", "grads", "fit", "training", "uniform", "module")},
+      **{name: getattr(self, name) for name in ("backward", "clip", "step", "graded")},
     }
 
   def float(self, name: str) -> Any:
@@ -142,6 +146,21 @@ class World:
       loss().backward()
       optimizer.step()
 
+  def backward(self, loss: Callable[[], Tensor]) -> None:
+    loss().backward()
+
+  def clip(self, optimizer: Any) -> None:
+    if any(p.grad is not None for p in optimizer.params):
+      nn.utils.clip_grad_norm_(optimizer.params, 1.0)
+
+  def step(self, optimizer: Any) -> None:
+    if all(p.grad is not None for p in optimizer.params):
+      with Tensor.train():
+        optimizer.step()
+
+  def graded(self, p: Tensor) -> Tensor:
+    return p.detach() * 0 if p.grad is None else p.grad.detach()
+
   def training(self, f: Callable[[], Tensor]) -> Tensor:
     with Tensor.train():
       return f()
@@ -158,12 +177,15 @@ class World:
     return self.at(Tensor.rand(*shape, dtype=dtypes.float32).cast(self.names["F"]), 0)
 
   def named(self) -> dict[str, Tensor]:
-    """All that has a name."""
+    """All that has a name, and gradients."""
     found = get_state_dict({k: v for k, v in {**vars(self.m), **self.names}.items() if is_shown(k)})
+    for k, p in enumerate(self.m.opt.params if hasattr(self.m, "opt") else ()):
+      if p._grad is not None:
+        found[f"gradient{k}"] = p._grad
     return {k: t for k, t in found.items() if not k.endswith(".lr")}
 
   def look(self) -> None:
-    self.looks.append({k: values(t) for k, t in self.named().items()})
+    self.looks.append({k: UNKEPT if t is UNKEPT else values(t) for k, t in self.named().items()})
 
   def text(self, line: str) -> list[str]:
     return [line]
@@ -195,7 +217,7 @@ class Exact(World):
 
   def __init__(self, script: Script, seen: Sequence[dict[str, np.ndarray]]) -> None:
     super().__init__(script, "PYTHON")
-    self.seen, self.faults, self.draws = seen, list[str](), False
+    self.seen, self.faults = seen, list[str]()
     self.names.update(now=self.now, settle=self.settle, given=self.given)
 
   def float(self, name: str) -> Any:
@@ -218,12 +240,6 @@ class Exact(World):
       return f(*args)
 
     return call
-
-  def uniform(self, *shape: int) -> Tensor:
-    """What the devices have drawn."""
-    self.draws = True
-    at = len(self.looks)
-    return Tensor(self.seen[at]["s5"], device="PYTHON") if at < len(self.seen) else self.new(1, shape, "F", 0)
 
   def now(self, t: Tensor) -> Tensor:
     """A value, computed."""
@@ -250,20 +266,15 @@ class Exact(World):
       raise Invalid("numbers grow")
     mine, theirs = self.looks[-1], self.seen[len(self.looks) - 1]
     rough = ROUGH[self.script.dtype] * (1 if self.script.each else 20)
+    if more := [k for k in theirs if k.startswith("gradient") and k not in mine]:
+      self.faults.append(f"look {len(self.looks)}: {more} should not be")
     for k, x in mine.items():
+      if theirs.get(k) is UNKEPT:
+        continue
       self.faults += [f"look {len(self.looks)}: {k} {why}" for why in differs(theirs.get(k), x, rough)]
-    drawn = theirs.get("s5")
-    if drawn is not None and (not ((drawn >= 0) & (drawn <= 1)).all() or self.drawn_before(drawn)):
-      self.faults.append(f"look {len(self.looks)}: s5 is not drawn anew")
-    self.draws = False
     for k, t in self.named().items():
-      if is_memory(t) and k in theirs and theirs[k].shape == t.shape:
+      if is_memory(t) and k in theirs and theirs[k] is not UNKEPT and theirs[k].shape == t.shape:
         t.assign(Tensor(theirs[k].astype(to_numpy_dtype(t.dtype)), device="PYTHON")).realize()
-
-  def drawn_before(self, drawn: np.ndarray) -> bool:
-    """Whether other numbers that were drawn are the same."""
-    earlier = [x["s5"] for x in self.looks[:-1]]
-    return drawn.size > 3 and self.draws and any((x == drawn).all() for x in earlier)
 
 
 def is_shown(name: str) -> bool:
@@ -315,7 +326,6 @@ class Function:
   number: int
   inputs: list[Shape]
   symbolic: bool
-  draws: bool
   results: list[Name]
   text: tuple[str, tuple[str, ...], str]
 
@@ -332,7 +342,7 @@ class Writer:
     self.most = self.length - self.chunk  # of the variable n
     self.scope: list[Name] = []
     self.earlier: list[tuple[str, list[Name]]] = []  # lines that are not captured, and what they name
-    self.symbolic, self.captured, self.random = False, False, False
+    self.symbolic, self.captured = False, False
 
   def pick(self, *xs: Any) -> Any:
     return self.rng.choice(xs)
@@ -362,6 +372,8 @@ class Writer:
     return x.text if x.kind == "F" else f"{x.text}.cast(F)" + (f" * {1 / int(x.kind[2:])}" if x.kind[0] == "I" else "")
 
   def leaf(self, shape: Shape) -> str:
+    if self.chance(0.03):
+      return f"uniform{shape}"
     if same := self.names(lambda x: x.shape == shape):
       x = self.pick(*same)
       return f"({self.read(x)})" if x.kind[0] == "I" else self.read(x)
@@ -501,7 +513,7 @@ class Writer:
     if self.symbolic:
       kinds = (*kinds, self.at_place, self.at_place, self.at_place)
     if self.captured:
-      kinds = (*kinds, self.modules, self.scanned, self.realized)
+      kinds = (*kinds, self.modules, self.gradients, self.scanned, self.realized)
     return list(self.pick(*kinds)())
 
   def a_value(self) -> Iterator[str]:
@@ -621,6 +633,29 @@ class Writer:
       made = f"({x}) @ m.opt.params[0] * {self.c**-0.5:.4f} + m.opt.params[1]"
       yield f"fit(m.opt, lambda: ({made} - ({y})).square().mean())"
 
+  def gradients(self) -> Iterator[str]:
+    """What adds to gradients, reads, uses and empties them."""
+    first, name = self.chance(0.4), self.fresh("v")
+    if first:
+      yield "m.opt.zero_grad()"
+    if first or self.chance(0.7):
+      x, y = self.expr((self.r, self.c), 2), self.expr((self.r, self.d), 1)
+      made = f"({x}) @ m.opt.params[0] * {self.c**-0.5:.4f} + m.opt.params[1]"
+      yield f"backward(lambda: ({made} - ({y})).square().mean())"
+    if self.chance(0.3):
+      yield "clip(m.opt)"
+    if self.chance(0.3):
+      yield f"{name} = graded(m.opt.params[1]) * 1"
+      self.scope.append(Name(name, (self.d,), "F", "value"))
+    if self.chance(0.4):
+      yield "step(m.opt)"
+    if self.chance(0.3):
+      yield "m.opt.zero_grad()"
+
+  def replaced(self) -> Iterator[str]:
+    x = self.pick(*self.names(lambda x: x.what == "state" and x.kind == "F"))
+    yield f"{x.text}.replace({self.expr(x.shape, 1)} * 1)"
+
   def scanned(self) -> Iterator[str]:
     name, a, b = self.fresh("v"), self.expr((self.c,), 1), self.expr((self.r, self.c), 2)
     first = self.chance(0.5)
@@ -641,7 +676,6 @@ class Writer:
     shapes |= {"i0": (self.r,), "i1": (1,)}
     self.scope = [Name(f"m.{k}", shape, kinds[k], "state") for k, shape in shapes.items()]
     out = [self.made(f"m.{k}", shape, kinds[k], "memory") for k, shape in shapes.items()]
-    out.append(f"m.s5 = at(Tensor.zeros({self.r}, {self.c}), 0).cast(F).contiguous().realize()")
     out.append(f"m.bn = module(nn.BatchNorm({self.c}, eps=0.1), {self.place()})")
     out += [self.made("p0", (self.c, self.d), "F", "memory"), self.made("p1", (self.d,), "F", "memory")]
     rate = self.pick("SGD([p0, p1], lr=0.1)", "SGD([p0, p1], lr=0.1, momentum=0.9)", "Adam([p0, p1], lr=0.05, eps=0.5)")
@@ -657,17 +691,14 @@ class Writer:
       self.pick((self.r, self.c), (self.r, self.d), (self.c,), (self.chunk, self.c))
       for _ in range(self.pick(1, 2, 2, 3))
     ]
-    self.symbolic, draws = self.chance(0.6), self.chance(0.15)
+    self.symbolic = self.chance(0.6)
     args = [Name(f"x{next(self.numbers)}", shape, "F", "memory") for shape in inputs]
     self.scope = [*state, *args]
     lines: list[str] = []
-    if draws:
-      lines.append(f"m.s5.assign(uniform({self.r}, {self.c}))")
-      self.scope.append(Name("m.s5", (self.r, self.c), "F", "random"))
     self.captured = True
     for _ in range(self.pick(1, 2, 3, 4, 6)):
-      if (inner := [f for f in earlier if not f.draws]) and self.chance(0.2):
-        lines += self.nested(self.pick(*inner))
+      if earlier and self.chance(0.2):
+        lines += self.nested(self.pick(*earlier))
       lines += self.lines()
     lines += self.a_value()
     results = self.results(args)
@@ -676,7 +707,7 @@ class Writer:
     said = ", ".join([x.text for x in results] + ["y"] * (lines[-1][:1] == "y"))
     heads = "@TinyJit" if self.chance(0.9) else "@TinyJit(prune=True)"
     head = f"{heads}\ndef f{number}({', '.join([x.text for x in args] + ['n'] * self.symbolic)}):"
-    made = Function(number, inputs, self.symbolic, draws, results, (head, tuple(lines), f"return ({said},)"))
+    made = Function(number, inputs, self.symbolic, results, (head, tuple(lines), f"return ({said},)"))
     self.scope, self.symbolic, self.captured = state, False, False
     return made
 
@@ -787,7 +818,7 @@ class Writer:
 
   def one_between(self) -> list[str]:
     """What is done between two calls."""
-    match self.rng.randrange(11):
+    match self.rng.randrange(15):
       case 0 | 1:
         return list(self.a_value())
       case 2:
@@ -810,6 +841,10 @@ class Writer:
           return [f"{a.text}, {b.text} = {b.text}, {a.text}  # view"] if a is not b else []
       case 8 | 9 | 10:
         return list(self.again())
+      case 11 | 12 | 13:
+        return list(self.gradients())
+      case 14:
+        return list(self.replaced())
       case _:
         return list(self.exchanged())
     return []
@@ -830,7 +865,7 @@ def written(seed: int, device: str = "CPU") -> Script:
     "CPU_THREADS": w.pick(0, 1, 2),
     "BEAM": int(w.chance(0.01)),
   }
-  each = dtype in ("float16", "bfloat16") or any(f.draws for f in functions) or w.chance(0.6)
+  each = dtype in ("float16", "bfloat16") or w.chance(0.6)
   again = settings["PLAN_CACHE"] == 1 and w.chance(0.5)
   texts = tuple(f.text for f in functions)
   return Script(
@@ -878,16 +913,19 @@ def on_devices(script: Script) -> World:
 def faults(script: Script) -> list[str]:
   """What is wrong with a program, if anything. Raises: Invalid if it is none."""
   gc.collect()  # an earlier program is not to have a part in this one
-  Tensor.manual_seed(7)
   problem, looks = "", list[dict[str, np.ndarray]]()
   for _ in range(1 + script.again):
     if script.again:
       PROCESS.forget()
+    Tensor.manual_seed(7)
     try:
       looks = on_devices(script).looks
     except Exception as e:
+      if isinstance(e, JitError) and "has used this gradient" in str(e):
+        raise Invalid(str(e)) from e
       problem = f"{type(e).__name__}: {e}"
       break
+  Tensor.manual_seed(7)
   oracle = Exact(script, looks)
   try:
     oracle.run(lambda: None)

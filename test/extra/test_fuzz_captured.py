@@ -24,7 +24,24 @@ def test_programs_agree_with_the_interpreter(first, tmp_path, monkeypatch):
 
 def test_all_kinds_are_drawn():
   text = "\n".join(str(written(seed)) for seed in range(100))
-  said = ("m.s2[n]", "attend(", "scan(", "grads(", "fit(", "m.bn(", "uniform(", "prune", "# view", "del r", "[1:] = ")
+  said = (
+    "m.s2[n]",
+    "attend(",
+    "scan(",
+    "grads(",
+    "fit(",
+    "m.bn(",
+    "uniform(",
+    "backward(",
+    "clip(",
+    "step(",
+    "graded(",
+    ".replace(",
+    "prune",
+    "# view",
+    "del r",
+    "[1:] = ",
+  )
   assert [x for x in (*said, "(2, 2)", "'CPU:2'", "bfloat16", "% 7") if x not in text] == []
   assert written(7) == written(7)
 

@@ -17,15 +17,14 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.forms import NUMBER, as_given, generalize
-from tinygrad.engine.program_order import UNKEPT, ClosedOver, Gradients, closed_over, gradients, program_order
+from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, before_replays, limits, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, PROCESS, Holder, html_table, settings_from, uninterrupted, walk
+from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
 R = TypeVar("R")
 Values = dict[str, int]  # of variables
-Owner = Holder | int  # whose `.grad`: a tensor's from outside, or the argument's of that number
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
@@ -43,24 +42,6 @@ def realize_all(found: Iterable[Any]) -> None:
   """Realises the Tensors among leaves, together."""
   if tensors := [x for x in found if is_tensor(x)]:
     tensors[0].realize(*tensors[1:])
-
-
-def owned(owner: Owner, given: Sequence[Any]) -> Any:
-  """The Tensor whose `.grad` is meant; None if there is none now."""
-  if isinstance(owner, int):
-    return t if owner < len(given) and is_tensor(t := given[owner]) else None
-  return owner()
-
-
-def owner_of(h: Holder, given: Sequence[Any], began: int) -> Owner | None:
-  """None for a tensor that has gone, or was made after change number `began`."""
-  if (t := h()) is None or h.born > began:
-    return None
-  return next((i for i, x in enumerate(given) if x is t), h)
-
-
-def grad_of(owner: Owner, given: Sequence[Any]) -> Any:
-  return None if (t := owned(owner, given)) is None else t.grad
 
 
 class Arguments:
@@ -100,11 +81,11 @@ class Arguments:
 
 
 def read_arguments(
-  args: tuple[Any, ...], kwargs: dict[str, Any], reads: Iterable[Owner] = ()
+  args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Any = None
 ) -> tuple[Any, list[UOp], Values, list[Any]]:
   """(key, buffers, the variables' values, the Tensors and UOps) of a call, whose lazy Tensors are realised. The key
   holds the signature of the arguments, of views their graph with buffers numbered and variables unbound, every setting
-  that shapes programs, and last the signatures of the gradients that the function reads, which are arguments, too."""
+  that shapes programs, and last the signature of the gradients that the function reads."""
   names = tuple(sorted(kwargs)) if kwargs else ()
   settings = names, ambient_meshes.get(), settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
@@ -112,14 +93,14 @@ def read_arguments(
     a = Arguments()
     try:
       found = [a.signature(x) for x in given]
-      grads = a.signature([grad_of(owner, a.found) for owner in reads]) if reads else (list,)
+      beside = a.signature(gradients.arguments(a.found)) if gradients and gradients.read else (list,)
     except RecursionError:
       raise JitError("an argument is a list or dict that holds itself\n  fix: give one that does not") from None
     if not a.others:
-      return (None, settings, *found, grads), list(a.buffers), a.variables, a.found
+      return (None, settings, *found, beside), list(a.buffers), a.variables, a.found
     realize_all(a.found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
-  return (sink, settings, *found, grads), buffers, variables, a.found
+  return (sink, settings, *found, beside), buffers, variables, a.found
 
 
 @contextlib.contextmanager
@@ -189,8 +170,7 @@ class Captured:
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
   closed_over: ClosedOver
   before: list[Callable[[], object]]
-  leaves: list[Owner]  # whose `.grad` it sets: the second half of the structure, if there are any
-  uses_up: list[Owner]  # whose gradients it does not store
+  left: Any  # in `.grad`, if anything is
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
@@ -289,8 +269,8 @@ class Captured:
       self.settled = program_order.now
     for prepare_replay in self.before:
       prepare_replay()
-    if self.leaves:
-      self.leave({owner: None for owner in self.leaves if all(grad_of(owner, given) is not x for x in given)}, given)
+    if self.left is not None:
+      self.left.forget(given)
     # then, for memory that the last inputs, or gradients, alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
     if Device.world is not None:
@@ -309,19 +289,10 @@ class Captured:
         for stretch in self.stretches:
           stretch.launch()
     results = self.results(given)
-    if self.leaves:
-      results, left = results
-      self.leave(dict(zip(self.leaves, left, strict=True)), given)
-    if self.uses_up:
-      self.leave(dict.fromkeys(self.uses_up, UNKEPT), given)
+    if self.left is not None:
+      results = self.left.leave(results, given)
     self.settled = program_order.now
     return results
-
-  def leave(self, left: dict[Owner, Any], given: Sequence[Any]) -> None:
-    """Sets `.grad`s."""
-    for owner, grad in left.items():
-      if (t := owned(owner, given)) is not None:
-        t.grad = grad
 
   def results(self, given: Sequence[Any]) -> Any:
     """What the last replay has made, as fresh Tensors over its memory; what it was given is that very Tensor."""
@@ -374,12 +345,13 @@ class TinyJit(Generic[A, R]):
   captured step keeps itself (`step(w)` where the step assigns to w) is captured apart, too; but what was captured with
   w as its argument takes that for an argument alone: give other arguments first.
   A result that is still held is not written again: the replay after it fills fresh memory. An argument that the
-  function returns is that Tensor; results may be the next arguments. Nothing but computation is replayed: Python side
-  effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's value, unless it is
-  assigned to: what the function assigns, and what `backward` adds to `.grad`, is computed in each call, together with
-  the results. What it reads from outside is read in each call; where such a Tensor had no memory and is assigned to, or
-  is replaced, the step is captured once more. `JIT=0` switches it off, and what is interpreted is run anew in every
-  call.
+  function returns is that Tensor; results may be the next arguments. The gradients that it reads before it sets them
+  are arguments, too, and those that it leaves in `.grad` are results; one that an optimizer has used up is not stored
+  (JitError where it is read). Random numbers are those that the function would draw. Nothing else of what Python does
+  is replayed: side effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's
+  value, unless it is assigned to, which happens in each call, together with the results. What it reads from outside is
+  read in each call; where such a Tensor had no memory and is assigned to, or is replaced, the step is captured once
+  more. `JIT=0` switches it off, and what is interpreted is run anew in every call.
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
@@ -409,7 +381,7 @@ class TinyJit(Generic[A, R]):
     """Forgets every capture."""
     self.states: dict[tuple[Any, ...], State] = defaultdict(State)
     self.last: State | None = None
-    self.reads: dict[Owner, None] = {}  # of which the function reads `.grad`
+    self.gradients = program_order.step_gradients()
 
   def _repr_html_(self) -> str:
     rows = [(s.count, "-" if s.captured is None else len(s.captured.work)) for s in self.states.values()]
@@ -433,7 +405,7 @@ class TinyJit(Generic[A, R]):
       with self.placing([] if tracers.items else read_arguments(args, kwargs)[1]):
         return self.fxn(*args, **kwargs)
     with self.lock:  # a replay binds its arguments where compiled calls read them: threads take turns
-      key, inputs, variables, given = read_arguments(args, kwargs, self.reads)
+      key, inputs, variables, given = read_arguments(args, kwargs, self.gradients)
       if key[0] is not None and key not in self.states:  # views
         if all(is_tensor(x) or x.op is Ops.BUFFER or x.op is Ops.BIND for x in given):
           graph, variables = generalize(key[0], variables)
@@ -458,19 +430,12 @@ class TinyJit(Generic[A, R]):
         if state.count > 1:
           with numbers_bound(key[0], inputs, variables, given):
             return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
-        with program_order.step() as began, gradients.holding(touched := Gradients()):
+        with program_order.step() as began, self.gradients.call(given, began) as call:
           self.realized(result := self.fxn(*args, **kwargs), began)
-        new = self.learn(touched, given, began)
-        if new and all(grad is None for grad in new):
+        new = call.learn()
+        if new and all(grad is None for grad in new):  # the key that it would have had
           self.states[*key[:-1], (*key[-1], *[(type(None), None)] * len(new))] = self.states.pop(key)
       return result
-
-  def learn(self, touched: Gradients, given: Sequence[Any], began: int) -> list[Any]:
-    """Notes whose gradients the function has read before it set them; what those were that nobody knew of."""
-    read = {owner: grad for h, grad in touched.read.items() if (owner := owner_of(h, given, began)) is not None}
-    new = {owner: grad for owner, grad in read.items() if owner not in self.reads}
-    self.reads.update(dict.fromkeys(new))
-    return list(new.values())
 
   def forget_oldest(self) -> None:
     """Makes room for another kind of arguments; that there are as many is told."""
@@ -503,23 +468,6 @@ class TinyJit(Generic[A, R]):
     realize_all([*found, *program_order.assigned(since)])
     return found
 
-  def left(
-    self, touched: Gradients, result: Any, given: Sequence[Any], began: int
-  ) -> tuple[dict[Owner, Any], list[Owner]]:
-    """What the function has set `.grad` to, and whose gradients are not stored: an optimizer has used them, and neither
-    is a result nor what the next call adds to."""
-    left, used_up, returned = dict[Owner, Any](), list[Owner](), list[Any]()
-    walk(result, returned.append)
-    for h in touched.set:
-      if (owner := owner_of(h, given, began)) is not None:
-        grad = owned(owner, given)._grad
-        used = is_tensor(grad) and grad._holder in touched.used and grad.uop.op is not Ops.BUFFER
-        if used and h not in touched.read and all(grad is not x for x in returned):
-          used_up.append(owner)
-        else:
-          left[owner] = grad
-    return left, used_up
-
   @property
   def name(self) -> str:
     return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
@@ -528,16 +476,17 @@ class TinyJit(Generic[A, R]):
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, set(), None)
     runs, empty, checks, outside = list[Run](), list[Buffer](), list[Check](), ClosedOver()
-    before, touched = list[Callable[[], object]](), Gradients()
+    before = list[Callable[[], object]]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recording = recorders.holding(lambda run: take_up(run, runs, empty))
     noting = closed_over.holding(outside), limits.holding(checks.append), before_replays.holding(before)
     with program_order.step() as began, recording, contextlib.ExitStack() as notes:
-      for note in (*noting, gradients.holding(touched)):
+      for note in noting:
         notes.enter_context(note)
-      left, used = self.left(touched, result := call(), given, began)
-      found = self.realized((result, [*left.values()]), began)
+      with self.gradients.call(given, began) as touched:
+        left = touched.left(result := call())
+        found = self.realized(left.beside(result), began)
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
@@ -546,23 +495,22 @@ class TinyJit(Generic[A, R]):
         problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     outside.update(program_order.written_outside(began))
-    if not self.learn(touched, given, began) and all(run.plan.local is None for run in runs):
+    if not touched.learn() and all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}
       pass_away(unseen(empty))
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)
-      nested = (result, [*left.values()]) if left else result
-      structure = walk(nested, lambda x: None if x is None else same.get(id(x), type(x)))
+      structure = walk(left.beside(result), lambda x: None if x is None else same.get(id(x), type(x)))
       fresh = [u for u in UOp.sink(*results).toposort() if u.op is Ops.BUFFER and u.arg.uid > earlier]
       made = {u: Made(u, given) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
-      state.captured = captured = Captured(
-        work, inputs, list(made.values()), variables, structure, graph, checks, places, outside, before, [*left], used
+      state.captured = Captured(
+        work, inputs, list(made.values()), variables, structure, graph, checks, places, outside, before, left or None
       )
-      captured.leave(dict.fromkeys(used, UNKEPT), given)
+      left.leave(left.beside(result), given)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

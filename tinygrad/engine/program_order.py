@@ -26,10 +26,6 @@ ClosedOver = dict[Holder, tuple[int, UOp | None]]
 closed_over: ThreadList[ClosedOver] = ThreadList()
 """For each capture that goes on the tensors that it has read from outside: the number of their last change, and the
 BUFFER of which they are views (None: a value)."""
-gradients: ThreadList[Gradients] = ThreadList()
-"""Of each captured function that runs, innermost last."""
-UNKEPT: Any = object()
-"""What `.grad` is after the replay of a step that has used the gradient and not stored it."""
 _turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
@@ -39,20 +35,6 @@ class Live(Protocol):
   uop: UOp
   follows: bool  # whether it is memory, or a view of it; otherwise a value, which stays as it was when it was made
   _holder: Holder
-
-
-class Gradients:
-  """What a function does with `.grad`: which it reads before it sets them, and what those were; which it sets; and
-  gradients that an optimizer has used."""
-
-  def __init__(self) -> None:
-    self.read: dict[Holder, Any] = {}
-    self.set: dict[Holder, None] = {}
-    self.used: dict[Holder, None] = {}
-
-  def reads(self, t: Any) -> None:
-    if t._holder not in self.set:
-      self.read.setdefault(t._holder, t._grad)
 
 
 def memory_state(u: UOp, moved: bool = False) -> UOp | None:
@@ -72,6 +54,7 @@ class ProgramOrder:
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
     self.ended: Any  # what gradients do not flow through: transforms/ended.py
+    self.step_gradients: Any  # what captured functions do with gradients: transforms/step_gradients.py
     self.steps: list[tuple[int, int]] = []  # that go on: the thread, and the number at which it began
     self._live: dict[Holder, None] = {}
     self._graphs: dict[Holder, None] = {}  # those that are more than memory as it is: a realize must not look at all
@@ -101,13 +84,6 @@ class ProgramOrder:
     holder.number = self.now = self.now + 1
     del live[holder]  # nothing is called until it is the last one, so that no Ctrl-C comes between
     live[holder] = None
-
-  def uses(self, gradient: Live) -> None:
-    """Notes that the update is made of it: where that is captured, the gradient need not be stored."""
-    if not gradient.follows:
-      self.reenter(gradient)
-      for g in gradients:
-        g.used[gradient._holder] = None
 
   def sees(self, t: Live, u: UOp) -> None:
     """Notes that a tensor, once it is entered, is to stand for `u`, and of what memory it then is a view."""

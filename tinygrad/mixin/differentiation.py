@@ -6,12 +6,13 @@ from typing import Any, Self
 
 from tinygrad.dtype import dtypes
 from tinygrad.engine.errors import JitError
-from tinygrad.engine.program_order import UNKEPT, gradients, program_order
+from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import Context, Holder, dedup
 from tinygrad.mixin.base import mismatch
 from tinygrad.mixin.nn import NN
 from tinygrad.transforms.ended import check_not_ended
 from tinygrad.transforms.gradient import compute_gradient, occurrences
+from tinygrad.transforms.step_gradients import UNKEPT, step_calls
 from tinygrad.uop import Ops, UOp
 
 
@@ -26,24 +27,25 @@ class Differentiation(NN):
   def grad(self) -> Self | None:
     """What `backward` has added up; None before, and after `zero_grad` of an optimizer. It can be set.
     JitError after a captured step that has used it and not kept it.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor([3.0])
-      >>> x.square().sum().backward()
+      >>> loss = x.square().sum().backward()
       >>> x.grad.tolist()
       [6.0]
     """
     if self._grad is UNKEPT:
       fix = "return the parameter's `.grad` from the function as well, or forget it (`zero_grad`)"
       raise JitError(f"grad: the captured step has used this gradient for its update, and not stored it\n  fix: {fix}")
-    for g in gradients:
-      g.reads(self)
+    for call in step_calls:
+      call.reads(self)
     return self._grad
 
   @grad.setter
   def grad(self, x: Self | None) -> None:
-    for g in gradients:
-      g.set[self._holder] = None
+    for call in step_calls:
+      call.set[self._holder] = None
     self._grad = x
 
   @property

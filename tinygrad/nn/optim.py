@@ -7,10 +7,10 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import dtypes
-from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
+from tinygrad.transforms.step_gradients import note_used
 from tinygrad.uop import describe
 
 
@@ -156,7 +156,7 @@ class Optimizer:
         raise RuntimeError(f"parameter {i} of shape {p.shape} has no gradient\n  fix: {fix}")
       values.append(p.detach()._at(self.device or p.device))
       grads.append(p.grad.detach()._at(self.device or p.device))
-      program_order.uses(p.grad)
+      note_used(p.grad)
     updates, changed = self._step(values, grads)
     for p, update in zip(self.params, updates):
       p.assign((p.detach() - update._at(p.device)).cast(p.dtype))

@@ -1,0 +1,137 @@
+"""Gradients of captured functions. `.grad` is an attribute, which no replay of a step sets by itself: what a function
+reads there before it sets it is an argument of the function, and what it leaves there a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tinygrad.engine.jit import is_tensor
+from tinygrad.engine.program_order import program_order
+from tinygrad.helpers import Holder, ThreadList, walk
+from tinygrad.uop import Ops
+
+Owner = Holder | int  # whose gradient: a tensor's from outside, or the argument's of that number
+UNKEPT: Any = object()
+"""What `.grad` is after the replay of a step that has used the gradient and not stored it."""
+
+
+def owned(owner: Owner, given: Sequence[Any]) -> Any:
+  """The tensor whose gradient is meant; None if there is none now."""
+  if isinstance(owner, int):
+    return t if owner < len(given) and is_tensor(t := given[owner]) else None
+  return owner()
+
+
+class StepGradients:
+  """Of one captured function: whose gradients it reads before it sets them, as far as its calls have shown."""
+
+  def __init__(self) -> None:
+    self.read: dict[Owner, None] = {}
+
+  def arguments(self, given: Sequence[Any]) -> list[Any]:
+    """What these are now, beside the arguments that are `given`."""
+    tensors = [owned(owner, given) for owner in self.read]
+    return [None if t is None else t.grad for t in tensors]
+
+  def call(self, given: Sequence[Any], began: int) -> StepCall:
+    return StepCall(self, given, began)
+
+
+class StepCall:
+  """A call that runs the function, which begins at change number `began`: which gradients it reads before it sets them,
+  and what those were; which it sets; and gradients that an optimizer has used."""
+
+  def __init__(self, function: StepGradients, given: Sequence[Any], began: int) -> None:
+    self.function, self.given, self.began = function, given, began
+    self.read: dict[Holder, Any] = {}
+    self.set: dict[Holder, None] = {}
+    self.used: dict[Holder, None] = {}
+
+  def __enter__(self) -> Self:
+    step_calls.append(self)
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    step_calls.pop()
+
+  def reads(self, t: Any) -> None:
+    if t._holder not in self.set:
+      self.read.setdefault(t._holder, t._grad)
+
+  def owner(self, h: Holder) -> Owner | None:
+    """None for a tensor that has gone, or that the call has made."""
+    if (t := h()) is None or h.born > self.began:
+      return None
+    return next((i for i, x in enumerate(self.given) if x is t), h)
+
+  def learn(self) -> list[Any]:
+    """Notes whose gradients the function reads; of those that were not known the gradients that it has found."""
+    found = {owner: grad for h, grad in self.read.items() if (owner := self.owner(h)) is not None}
+    new = {owner: grad for owner, grad in found.items() if owner not in self.function.read}
+    self.function.read.update(dict.fromkeys(new))
+    return list(new.values())
+
+  def left(self, result: Any) -> Left:
+    """What the function, which has returned `result`, leaves. Gradients are not stored that an optimizer has used, and
+    that neither are returned nor what the next call adds to."""
+    left, returned = Left(), list[Any]()
+    walk(result, returned.append)
+    for h in self.set:
+      if (owner := self.owner(h)) is not None:
+        grad = owned(owner, self.given)._grad
+        used = is_tensor(grad) and grad._holder in self.used and grad.uop.op is not Ops.BUFFER
+        if used and h not in self.read and all(grad is not x for x in returned):
+          left.used.append(owner)
+        else:
+          left.owners.append(owner)
+          left.gradients.append(grad)
+    return left
+
+
+class Left:
+  """What a step leaves in `.grad`: of `owners` results beside its own, of `used` nothing that could be read."""
+
+  def __init__(self) -> None:
+    self.owners, self.gradients, self.used = list[Owner](), list[Any](), list[Owner]()
+
+  def __bool__(self) -> bool:
+    return bool(self.owners or self.used)
+
+  def beside(self, result: Any) -> Any:
+    """The results of a step: its own, and gradients if it leaves some."""
+    return (result, self.gradients) if self.owners else result
+
+  def forget(self, given: Sequence[Any]) -> None:
+    """Before a replay: lets go of the last one's gradients but for those that are its arguments, so that nobody else
+    holds their memory."""
+    for owner in self.owners:
+      if (t := owned(owner, given)) is not None and all(t._grad is not x for x in given):
+        t.grad = None
+
+  def leave(self, results: Any, given: Sequence[Any]) -> Any:
+    """After it: sets what is among the results, and returns the others."""
+    if self.owners:
+      results, gradients = results
+      for owner, grad in zip(self.owners, gradients, strict=True):
+        if (t := owned(owner, given)) is not None:
+          t.grad = grad
+    for owner in self.used:
+      if (t := owned(owner, given)) is not None:
+        t.grad = UNKEPT
+    return results
+
+
+step_calls: ThreadList[StepCall] = ThreadList()
+"""Of captured functions that run, the innermost's last."""
+
+
+def note_used(gradient: Any) -> None:
+  """An update is made of it: where that is captured, the gradient need not be stored."""
+  if not gradient.follows:
+    program_order.reenter(gradient)
+    for call in step_calls:
+      call.used[gradient._holder] = None
+
+
+program_order.step_gradients = StepGradients
