@@ -654,7 +654,7 @@ class Writer:
 
   def replaced(self) -> Iterator[str]:
     x = self.pick(*self.names(lambda x: x.what == "state" and x.kind == "F"))
-    yield f"{x.text}.replace({self.expr(x.shape, 1)} * 1)"
+    yield f"{x.text}.replace(({self.expr(x.shape, 1)}).detach() * 1)"
 
   def scanned(self) -> Iterator[str]:
     name, a, b = self.fresh("v"), self.expr((self.c,), 1), self.expr((self.r, self.c), 2)

@@ -270,7 +270,7 @@ class Captured:
     for prepare_replay in self.before:
       prepare_replay()
     if self.left is not None:
-      self.left.forget(given)
+      self.left.free(given)
     # then, for memory that the last inputs, or gradients, alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
     if Device.world is not None:
@@ -453,8 +453,9 @@ class TinyJit(Generic[A, R]):
     finally:
       program_order.inputs = outer
 
-  def realized(self, result: Any, since: int) -> list[Any]:
-    """The Tensors of a result, which are realised together with what has been assigned after change number `since`."""
+  def realized(self, result: Any, since: int, more: Iterable[Any] = ()) -> list[Any]:
+    """The Tensors of a result, which are realised together with `more` and what has been assigned after change number
+    `since`."""
     found: list[Any] = []
 
     def leaf(x: Any) -> None:
@@ -465,7 +466,7 @@ class TinyJit(Generic[A, R]):
         raise JitError(f"{problem}\n  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside")
 
     walk(result, leaf)
-    realize_all([*found, *program_order.assigned(since)])
+    realize_all([*found, *more, *program_order.assigned(since)])
     return found
 
   @property
@@ -486,7 +487,7 @@ class TinyJit(Generic[A, R]):
         notes.enter_context(note)
       with self.gradients.call(given, began) as touched:
         left = touched.left(result := call())
-        found = self.realized(left.beside(result), began)
+        found = self.realized(left.beside(result), began, left.memory.values())
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")

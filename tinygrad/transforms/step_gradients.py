@@ -4,6 +4,7 @@ reads there before it sets it is an argument of the function, and what it leaves
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import getrefcount
 from typing import Any, Self
 
 from tinygrad.engine.jit import is_tensor
@@ -21,6 +22,14 @@ def owned(owner: Owner, given: Sequence[Any]) -> Any:
   if isinstance(owner, int):
     return t if owner < len(given) and is_tensor(t := given[owner]) else None
   return owner()
+
+
+def holders(found: dict[Owner, Any]) -> list[int]:
+  """How many references there are to each value."""
+  return [getrefcount(x) for x in found.values()]
+
+
+ALONE = holders({0: object()})[0]
 
 
 class StepGradients:
@@ -73,53 +82,58 @@ class StepCall:
     return list(new.values())
 
   def left(self, result: Any) -> Left:
-    """What the function, which has returned `result`, leaves. Gradients are not stored that an optimizer has used, and
-    that neither are returned nor what the next call adds to."""
+    """What the function, which has returned `result`, leaves."""
     left, returned = Left(), list[Any]()
     walk(result, returned.append)
     for h in self.set:
       if (owner := self.owner(h)) is not None:
         grad = owned(owner, self.given)._grad
-        used = is_tensor(grad) and grad._holder in self.used and grad.uop.op is not Ops.BUFFER
-        if used and h not in self.read and all(grad is not x for x in returned):
+        if grad is None or any(grad is x for x in (*self.given, *returned)):
+          left.results[owner] = grad
+        elif grad._holder in self.used and h not in self.read and grad.uop.op is not Ops.BUFFER:
           left.used.append(owner)
         else:
-          left.owners.append(owner)
-          left.gradients.append(grad)
+          left.memory[owner] = grad
     return left
 
 
 class Left:
-  """What a step leaves in `.grad`: of `owners` results beside its own, of `used` nothing that could be read."""
+  """What a step leaves in `.grad`: what it also returns or was given, or None (`results`); what it writes where it lies
+  (`memory`); of `used` nothing, for an optimizer has used the gradient, and nobody asks for it."""
 
   def __init__(self) -> None:
-    self.owners, self.gradients, self.used = list[Owner](), list[Any](), list[Owner]()
+    self.results, self.memory, self.used = dict[Owner, Any](), dict[Owner, Any](), list[Owner]()
 
   def __bool__(self) -> bool:
-    return bool(self.owners or self.used)
+    return bool(self.results or self.memory or self.used)
 
   def beside(self, result: Any) -> Any:
-    """The results of a step: its own, and gradients if it leaves some."""
-    return (result, self.gradients) if self.owners else result
+    """The results of a step: its own, and the gradients among `results`."""
+    return (result, [*self.results.values()]) if self.results else result
 
-  def forget(self, given: Sequence[Any]) -> None:
-    """Before a replay: lets go of the last one's gradients but for those that are its arguments, so that nobody else
-    holds their memory."""
-    for owner in self.owners:
-      if (t := owned(owner, given)) is not None and all(t._grad is not x for x in given):
-        t.grad = None
+  def free(self, given: Sequence[Any]) -> None:
+    """Before a replay: who holds a gradient of the last one gets a copy."""
+    for owner, count in zip([*self.memory], holders(self.memory), strict=True):
+      t, grad = owned(owner, given), self.memory[owner]
+      if count > ALONE + (t is not None and t._grad is grad):
+        self.memory[owner] = type(grad)(grad.uop)
+        grad.replace(grad.clone()).realize()
 
   def leave(self, results: Any, given: Sequence[Any]) -> Any:
-    """After it: sets what is among the results, and returns the others."""
-    if self.owners:
-      results, gradients = results
-      for owner, grad in zip(self.owners, gradients, strict=True):
-        if (t := owned(owner, given)) is not None:
-          t.grad = grad
+    """After it: sets gradients, and returns the other results."""
+    for owner, grad in self.memory.items():
+      if (t := owned(owner, given)) is not None and t._grad is not grad:
+        t.grad = grad
     for owner in self.used:
-      if (t := owned(owner, given)) is not None:
+      if (t := owned(owner, given)) is not None and t._grad is not UNKEPT:
         t.grad = UNKEPT
-    return results
+    if not self.results:
+      return results
+    own, gradients = results
+    for owner, grad in zip(self.results, gradients, strict=True):
+      if (t := owned(owner, given)) is not None:
+        t.grad = grad
+    return own
 
 
 step_calls: ThreadList[StepCall] = ThreadList()
