@@ -343,7 +343,7 @@ class NestSchedule:
       if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(map(self.is_fixed, f.src[1:])):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
         if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
-          own = {r: self.room.ids.loop(r.src[0], AxisKind.UPCAST) for r in f.src[1:]}
+          own = self.room.ids.like(f.src[1:], AxisKind.UPCAST)
           made[f] = f.replace(src=(rebuild(f.src[0], on_sources, dict(own)), *own.values()))
     if made:
       self.note("write_out")

@@ -107,7 +107,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     for s in stores:
       if r in fold_ranges(s) and at.keys().isdisjoint(fold_ranges(s)):  # its sums begin: r is the outermost of theirs
         start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
-        own = {x: ids.loop(x.src[0], x.arg[1]) for x in (*inside, *(x for x in s.src[2:] if x not in at))}
+        own = ids.like((*inside, *(x for x in s.src[2:] if x not in at)))
         where = substitute_free(substitute_free(s.src[0], at), own)
         out.append(UOp.new(Ops.STORE, dtypes.void, (where, start, *around, *own.values())))
     versions, parts = split_loop(r.replace(arg=(r.arg[0], AxisKind.LOOP)), sizes[r], None, ids)

@@ -121,9 +121,9 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
   narrower = [r for r in loops if r not in wider and r is not place]
   rows = [r for r, w in zip(loops, wider) if r is w]  # what they begin with, and then their updates, row by row
   deciding = [r for r in narrower if r in inside.loops]
-  at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider[len(rows) :], *f.src[1:], *deciding)}
+  at = ids.like((*wider[len(rows) :], *f.src[1:], *deciding), AxisKind.REDUCE)
   steps = (*at.values(), once(substitute_free(inside, at), ids))
-  inner = {r: ids.loop(r.src[0], r.arg[1]) for r in narrower if r not in deciding}
+  inner = ids.like(r for r in narrower if r not in deciding)
   at |= inner
   at[place] = substitute_free(chosen, at)
   updates = (*(substitute_free(x, at) for x in (where, update)), *around, *rows, *steps, *inner.values())
@@ -168,7 +168,7 @@ def by_workers(s: UOp, found: Found, workers: int, ids: LoopIds) -> list[UOp]:
     noted, known, steps = in_blocks(mine, f.src[1:], worker, ids)
     begin.append(noted)
   else:
-    known = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:]}
+    known = ids.like(f.src[1:], AxisKind.REDUCE)
     steps = [*known.values(), once(substitute_free(mine, known), ids)]
   here = Affine(0, {steps[-1]: 1})  # 0, but known only where there is something to add: what that needs is read there
   goes = UOp.new(Ops.MAX, dtypes.index, (affine(substitute_free(chosen, known), {}).plus(here).uop(), index(0)))
@@ -231,7 +231,7 @@ def with_row_memory(kernel: UOp, target: Target) -> UOp:
   for i, f in enumerate(places):
     memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(map(size, inner)))))
     where = UOp.new(Ops.INDEX, f.dtype, (memory, iteration_of(inner).uop()))
-    own = {r: ids.loop(r.src[0], r.arg[1]) for r in inner}
+    own = ids.like(inner)
     written = (substitute_free(x, own) for x in (where, f))
     out.append(UOp.new(Ops.STORE, dtypes.void, (*written, *(own.get(r, r) for r in loops))))
     reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))

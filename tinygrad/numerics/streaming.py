@@ -167,7 +167,7 @@ class Stream:
       raise Unstreamable
     self.complete |= {f: self.final(f) for f in self.sums}
     self.swept.append([*self.begin, *self.within])
-    self.block, self.step = (self.ids.loop(r.src[0], r.arg[1]) for r in (self.block, self.step))
+    self.block, self.step = self.ids.like((self.block, self.step)).values()
     self.at = self.element()
     self.exists = self.guard()
     for made in (self.begin, self.within, self.maps, self.sums, self.before, self.depends):
@@ -272,12 +272,12 @@ class Stream:
     free = [r for r in self.open_loops(f) if r is not loop and r not in f.src[1:]]
     if any(r.src[0].op is not Ops.CONST for r in free):
       raise Unstreamable
-    own = {r: self.ids.loop(r.src[0], AxisKind.LOOP) for r in free}
+    own = self.ids.like(free, AxisKind.LOOP)
     memory = self.memory(f.dtype, int(prod(r.src[0].arg for r in free)))
     place = row_major((r, int(r.src[0].arg)) for r in free) if free else index(0)
     there = UOp.new(Ops.INDEX, f.dtype, (memory, place))
     here = substitute_free(there, own)
-    inner = {r: self.ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:] if r is not loop}
+    inner = self.ids.like((r for r in f.src[1:] if r is not loop), AxisKind.REDUCE)
     step = self.ids.loop(self.step.src[0], AxisKind.REDUCE)
     core = term.core
     if self.exists is not None and not (f.arg is Ops.ADD and self.is_nothing(core)):

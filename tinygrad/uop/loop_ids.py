@@ -1,6 +1,7 @@
 """The allocator of loops: a RANGE that a pass adds to a kernel comes from one, so that no two loops are one node."""
 
 import itertools
+from collections.abc import Iterable
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop.node import UOp
@@ -23,7 +24,11 @@ class LoopIds:
     """A new loop variable over [0, end)."""
     return UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
 
+  def like(self, loops: Iterable[UOp], kind: AxisKind | None = None) -> dict[UOp, UOp]:
+    """For each of these loops a new one of its length, and of its kind where no other is given."""
+    return {r: self.loop(r.src[0], kind or r.arg[1]) for r in loops}
+
   def copies(self, kernel: UOp) -> dict[UOp, UOp]:
     """For each loop of `kernel` a new one that runs as it does; later loops have higher ids, as in the kernel."""
     loops = [u for u in kernel.toposort() if u.op is Ops.RANGE]
-    return {u: self.loop(u.src[0], u.arg[1]) for u in sorted(loops, key=lambda u: u.arg[0])}
+    return self.like(sorted(loops, key=lambda u: u.arg[0]))

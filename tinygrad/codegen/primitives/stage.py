@@ -25,11 +25,6 @@ Limits = Mapping[UOp, UOp]  # by loop, from which iteration on nothing is left t
 Scheduled = Callable[[Stores, Limits], Stores]  # how stores of their own loops are computed
 
 
-def own_loops(loops: Sequence[UOp], ids: LoopIds) -> dict[UOp, UOp]:
-  """Loops that run as these do, but for themselves."""
-  return {r: ids.loop(r.src[0], AxisKind.LOOP) for r in loops}
-
-
 def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int) -> UOp:
   """`nbytes` of memory, `offset` bytes from the start of a worker's own."""
   return UOp.new(Ops.SCRATCH, dtype, (), (offset, ids.next(), nbytes))
@@ -85,7 +80,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   for p in panels:
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
-    own = own_loops(p.loops, ids)
+    own = ids.like(p.loops, AxisKind.LOOP)
     at, memory = p.place, scratch(p.operand.dtype, p.offset, ids, p.nbytes * p.stages)
     if p.stages > 1:
       turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(p.stages)))
@@ -141,13 +136,13 @@ def accumulate(
     to = zip(places(own), values)
     return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
 
-  own = own_loops(dims, ids)
+  own = ids.like(dims, AxisKind.LOOP)
   effects = [*how[0](stores([neutral(f), UOp.const(dtype, 0)][: 1 + careful], own), {})]
   whole, rest = divmod(size(r), length)
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue
-    own, end = own_loops(dims, ids), trips(limit, index(count), index(0), n)
+    own, end = ids.like(dims, AxisKind.LOOP), trips(limit, index(count), index(0), n)
     block = ids.loop(end, AxisKind.REDUCE) if count > 1 else None
     start = Affine(base, {} if block is None else {block: n})
     inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
