@@ -90,12 +90,10 @@ class NestSchedule:
     self.label, self.room, self.taken = label, room, taken
     self.most = most  # bytes of scratch memory that other nests take, one after the other
     self.around = tuple(r for r in stores[0].src[2:] if r in around)  # the outermost first
-    own = [r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP]
-    parallel = [r for r in own if all(r in s.src[2:] for s in stores)]
     self.kernel = UOp.sink(*stores)
     self.limited = limits
-    self.parallel = tuple(parallel)
-    self.names = {f"i{n}": r for n, r in enumerate(parallel)}
+    self.parallel = tuple(r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP)
+    self.names = {f"i{n}": r for n, r in enumerate(self.parallel)}
     self.grid = {**room.grid}  # the numbers of groups, threads and lanes, if they are threads of a grid
     self.versions: dict[UOp, list[Version]] = {}  # what is to take the place of loops,
     self.orders: list[dict[UOp, int]] = []  # and how they are to be nested
@@ -124,10 +122,8 @@ class NestSchedule:
     return next(name for name, x in self.names.items() if x is r)
 
   def name_reductions(self) -> None:
-    known, n = set(self.names.values()), sum(name.startswith("k") for name in self.names)
-    for r in dict.fromkeys(r for f in folds_of(self.kernel.src) for r in f.src[1:] if r not in known):
-      self.names[f"k{n}"] = r
-      n += 1
+    over = dict.fromkeys(r for f in folds_of(self.kernel.src) for r in f.src[1:])
+    self.names |= {f"k{n}": r for n, r in enumerate(over)}
 
   def loop(self, name: str) -> UOp:
     if name not in self.names:
