@@ -103,7 +103,6 @@ def test_random_kernels(seed, eager, monkeypatch):
       "STAGE_REUSE": 1,
       "STAGE_WORK": 0,
       "PANEL_PARTS": 1 << 11,
-      "BLOCK_STEPS": 1,
       "BLOCK_OUTPUTS": 1,
     }.items():
       monkeypatch.setattr(heuristic, name, value)

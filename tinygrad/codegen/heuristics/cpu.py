@@ -44,7 +44,6 @@ PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
-BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
 FAR = 8  # steps of a reduction from page to page of memory that are taken together: a processor reads so many ahead
 FAR_BLOCKS = 512  # of such steps, at most: their sums are added one after the other
 FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
@@ -244,8 +243,6 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   room = target.cache // PANEL_PARTS
   if panel > room:
     length = size(first) * room // (2 * panel)
-    if length == 0 or length * prod(size(r) for r in main.over[1:]) < BLOCK_STEPS:
-      return 0
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
   else:
     times = {r: ceildiv(size(r), tiles.get(r, Tile()).size) for r in main.ranges}
