@@ -1,10 +1,9 @@
-"""Loops that end early where a condition leaves nothing to do in the rest: codegen/loop_clipping.py."""
+"""Loops that end early where a condition leaves nothing to do in the rest: codegen/row_blocks.py."""
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import row_blocks
 from tinygrad.codegen.nests import NestSchedule
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
@@ -71,14 +70,14 @@ def limits(f):
   """The limits found in the kernels that computing `f` takes, as (constant, coefficients)."""
   found = []
   with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
-    loop_limits = module.loop_limits
+    loop_limits = row_blocks.loop_limits
 
     def noted(stores, rows):
       out = loop_limits(stores, rows)
       found.extend((x.const, *x.terms.values()) for x in (affine(at, {}) for at in out.values()))
       return out
 
-    patch.setattr(module, "loop_limits", noted)
+    patch.setattr(row_blocks, "loop_limits", noted)
     with Context(CPU_THREADS=1):
       f()
   return found

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
-from tinygrad.codegen import loop_clipping
+from tinygrad.codegen import row_blocks
 from tinygrad.codegen.check import check_limits
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
-from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
 from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
 from tinygrad.codegen.primitives.split import CHUNK
-from tinygrad.codegen.row_blocks import all_rows, block_rows, parts_of, shared_rows
+from tinygrad.codegen.row_blocks import all_rows, block_rows, clip_loops, loop_limits, parts_of, shared_rows
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
@@ -85,7 +84,7 @@ def test_a_pass_that_forgets_a_limit_is_seen():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_limits_are_found_once(threads, monkeypatch):
   found = []
-  monkeypatch.setattr(loop_clipping, "loop_limits", lambda *a: found.append(loop_limits(*a)) or found[-1])
+  monkeypatch.setattr(row_blocks, "loop_limits", lambda *a: found.append(loop_limits(*a)) or found[-1])
   ends = [u.src[0] for u in lower_kernel(masked_rows(1024)[0], CPU, threads) if u.op is Ops.RANGE]
   assert len(found) == 1 and len(found[0]) == 2
   assert any(end.op is not Ops.CONST for end in ends)

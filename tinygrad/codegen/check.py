@@ -37,7 +37,7 @@ def check_linear(linear: Sequence[UOp]) -> None:
 
 
 def check_limits(kernel: UOp) -> None:
-  """Raises SpecError if a loop that may end early (loop_clipping.py) has become another: that would go on beyond."""
+  """Raises SpecError if a loop that may end early (`clip_loops`) has become another: that would go on beyond."""
   loops = {u for s in kernel.src if s.op is Ops.STORE for u in s.toposort() if u.op is Ops.RANGE}
   for r in (x.src[0] for x in kernel.src if x.op is not Ops.STORE):
     if r.op is Ops.RANGE and r not in loops:

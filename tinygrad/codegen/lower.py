@@ -11,9 +11,8 @@ from tinygrad.codegen.check import check_limits, check_linear
 from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_barriers
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
-from tinygrad.codegen.loop_clipping import clip_loops
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
-from tinygrad.codegen.row_blocks import block_rows, parts_of
+from tinygrad.codegen.row_blocks import block_rows, clip_loops, parts_of
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target

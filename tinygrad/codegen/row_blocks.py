@@ -13,6 +13,8 @@ from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.numerics.idle_blocks import block_limits
+from tinygrad.numerics.idle_loops import loop_limits
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -27,9 +29,22 @@ Ranges = tuple[UOp, ...]
 
 
 def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-  """Its stores, and the limits of its loops (loop_clipping.py)."""
+  """Its stores, and the limits of its loops (`clip_loops`)."""
   n = sum(s.op is Ops.STORE for s in kernel.src)
   return kernel.src[:n], kernel.src[n:]
+
+
+def clip_loops(kernel: UOp) -> UOp:
+  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
+  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
+
+  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
+  """
+  if len(kernel.src) == 1:
+    return kernel
+  limits = loop_limits(kernel.src, all_rows(kernel.src))
+  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at)) for r, at in limits.items())
+  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
 
 
 def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
