@@ -73,10 +73,10 @@ def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
     return schedule_fill(nest, nest.fill)
-  a, cores = nest.analyse(), nest.room.target.cores
-  if cores and (product := plan_product(nest, a)) is not None:
+  a = nest.analyse()
+  if (product := plan_product(nest, a)) is not None:
     schedule_product(nest, product)
-  elif not (nest.grid and cores and schedule_member(nest, a)):
+  elif not schedule_member(nest, a):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 
@@ -99,14 +99,11 @@ class Primitives:
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
         nest.split(self.names[staging.cut], staging.length)
-      elif order:
+      else:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
-      if grid.lanes == 1:
-        self.copies(self.names[r], grid.copies.get(r, 1))
-      else:
-        _, block, copies = self.parallel(r, grid.lanes, grid.copies.get(r, 1))
-        self.workers(block, grid.lanes, copies, self.lanes)
+      _, block, copies = self.parallel(r, grid.lanes, grid.copies.get(r, 1))
+      self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
       nest.stage(*staging.panels)
     for n, _, block, copies in shared:
@@ -146,11 +143,6 @@ class Primitives:
       self.unrolled.append(f"{block}.o")
       to.append(f"{block}.i")
 
-  def copies(self, name: str, number: int) -> None:
-    if number > 1:
-      self.nest.split(name, number)
-      self.unrolled += [f"{name}.i", f"{name}.t"]
-
   def reduction(self, over: tuple[UOp, ...], order: tuple[UOp, ...], tile: Tile) -> None:
     """Its last loop, among the lanes if these come to it together: if it is of nothing that they share out already."""
     if order != over:
@@ -163,7 +155,9 @@ class Primitives:
       self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
       along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
-      self.copies(last, max(tile.copies, along))
+      if (copies := max(tile.copies, along)) > 1:
+        self.nest.split(last, copies)
+        self.unrolled += [f"{last}.i", f"{last}.t"]
 
 
 def plan_grid(nest: NestSchedule) -> Grid:
