@@ -11,6 +11,7 @@ float64s are calls of the C library.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from tinygrad.device import Target
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import LazyModule, numpy
-from tinygrad.ops.elementwise import threefry2x32
+from tinygrad.helpers.threefry import threefry2x32
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
@@ -94,6 +95,10 @@ _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
 _NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
 # The bits of 2/pi after the point, in words of 32
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+_OF_WORDS = {
+  operator.add: Ops.ADD, operator.xor: Ops.XOR, operator.or_: Ops.OR, operator.lshift: Ops.SHL,
+  operator.rshift: Ops.SHR,
+}  # fmt: skip
 Pair = tuple[UOp, UOp]
 Types = tuple[DType, ...]
 Functions = Mapping[DType, Mapping[Ops, Callable[..., UOp]]]
@@ -566,7 +571,7 @@ def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
 
 def _function(u: UOp, functions: Functions) -> UOp:
   if u.op is Ops.THREEFRY:
-    words: Pair = threefry2x32(u.src[:2], u.src[2:], alu)
+    words: Pair = threefry2x32(u.src[:2], u.src[2:], lambda f, x, y: alu(_OF_WORDS[f], x, y))
     return words[u.arg]
   if (u.op is Ops.SHL or u.op is Ops.SHR) and u.dtype in dtypes.ints:
     return lower_shift(u.op, *u.src)

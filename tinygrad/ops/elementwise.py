@@ -6,9 +6,10 @@ from typing import Any
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
+from tinygrad.helpers.threefry import threefry2x32
 from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
 from tinygrad.uop import NO_TRAIT, GradientRule, Ops, PartialRule, Trait, UOp, define
-from tinygrad.uop.cards import CARDS, Card, TypeRule, ValueRule
+from tinygrad.uop.cards import Card, TypeRule, ValueRule
 
 Grads = Sequence[UOp | None]
 
@@ -247,26 +248,10 @@ define_elementwise(
 
 # ---------------------------------------------------------------- random bits
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
-PARITY = 0x1BD11BDA  # C240 of the paper, lower word
-
-
-def threefry2x32(counter: Sequence[Any], key: Sequence[Any], do: Callable[[Ops, Any, Any], Any]) -> tuple[Any, Any]:
-  """20 rounds of Threefry-2x32 on pairs of words of 32 bits; `do` is an op on two words, or a word and a number. (J.
-  Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.)"""
-  keys = (*key, do(Ops.XOR, do(Ops.XOR, *key), PARITY))
-  x, y = (do(Ops.ADD, *words) for words in zip(counter, key, strict=True))
-  for group in range(5):
-    for turn in ROTATIONS[group % 2]:
-      x = do(Ops.ADD, x, y)
-      y = do(Ops.XOR, do(Ops.OR, do(Ops.SHL, y, turn), do(Ops.SHR, y, 32 - turn)), x)
-    x = do(Ops.ADD, x, keys[(group + 1) % 3])
-    y = do(Ops.ADD, y, do(Ops.ADD, keys[(group + 2) % 3], group + 1))
-  return x, y
-
 
 def _random_bits(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  return threefry2x32(xs[:2], xs[2:], lambda op, *words: CARDS[op].evaluate(u, [*words], shape))[u.arg]  # type: ignore[misc]
+  with numpy.errstate(over="ignore"):
+    return numpy.asarray(threefry2x32(xs[:2], xs[2:], lambda f, x, y: f(x, y))[u.arg])
 
 
 def check_words(u: UOp) -> None:
