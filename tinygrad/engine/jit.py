@@ -476,17 +476,17 @@ class TinyJit(Generic[A, R]):
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     program_order.settle(-1, set(), None)
-    runs, empty, checks, outside = list[Run](), list[Buffer](), list[Check](), ClosedOver()
-    before = list[Callable[[], object]]()
+    runs, empty, checks, outside, before = list[Run](), list[Buffer](), list[Check](), ClosedOver(), list[Any]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recording = recorders.holding(lambda run: take_up(run, runs, empty))
-    with (
-      program_order.step() as began, recording, closed_over.holding(outside), limits.holding(checks.append),
-      before_replays.holding(before), self.gradients.call(given, began) as touched,
-    ):  # fmt: skip
-      left = touched.left(result := call())
-      found = self.realized(left.beside(result), began, left.memory.values())
+    noting = closed_over.holding(outside), limits.holding(checks.append), before_replays.holding(before)
+    with program_order.step() as began, recording, contextlib.ExitStack() as notes:
+      for note in noting:
+        notes.enter_context(note)
+      with self.gradients.call(given, began) as touched:
+        left = touched.left(result := call())
+        found = self.realized(left.beside(result), began, left.memory.values())
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
