@@ -36,7 +36,6 @@ from tinygrad.dtype import (
   to_numpy_dtype,
 )
 from tinygrad.engine.program_order import VIEWS, memory_state, program_order
-from tinygrad.engine.run import recorders
 from tinygrad.helpers import (
   NO_GRAD,
   TRAINING,
@@ -189,7 +188,7 @@ class Tensor(Differentiation, metaclass=_Training):
 
   def __bool__(self) -> bool:
     fix = "use x.item(), x.any().item() or x.all().item()"
-    if recorders or any(u.op is Ops.HOLE for u in self.uop.toposort()):  # nobody knows its value yet
+    if any(u.op is Ops.HOLE for u in self.uop.toposort()):  # nobody knows its value yet
       fix = "(x > 0).where(a, b) chooses by values, cond(x > 0, f, g, *operands) what is computed"
     raise TypeError(f"the truth of a tensor is not defined\n  fix: {fix}")
 
