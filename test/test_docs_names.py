@@ -91,3 +91,15 @@ def test_both_columns_give_the_same(page, peer, least, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # some save files
   wrong, count = differing(page, peer())
   assert wrong == [] and count >= least
+
+
+def test_a_models_placements_with_its_scalars():
+  """BatchNorm's counter has no dim to cut."""
+  (line,) = [here for theirs, here in rows("from_pytorch") if theirs == "fully_shard(model)"]
+  names = of_here()
+  names["model"] = model = nn.BatchNorm(4)
+  eval(line, names)
+  x = Tensor(np.arange(8, dtype=np.float32).reshape(2, 4)).shard(names["mesh"], tinygrad.P("d"))
+  with Tensor.train():
+    model(x).realize()
+  assert model.num_batches_tracked.item() == 1 and model.weight.device.axis == 0

@@ -1,5 +1,7 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
+from typing import TYPE_CHECKING, NoReturn
+
 from tinygrad import distributed, nn, ops, sharding, viz  # ops, sharding: cards and placement; viz: what VIZ=1 does
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
@@ -7,6 +9,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit
 from tinygrad.function import function
 from tinygrad.helpers import SIM, Context, GlobalCounters, fetch, getenv
+from tinygrad.mixin.foreign_names import function_here, with_fix
 from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
@@ -38,6 +41,14 @@ from tinygrad.tuning.by_hand import kernel_schedule
 from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
+
+if not TYPE_CHECKING:
+
+  def __getattr__(name: str) -> NoReturn:
+    """Of a name that there is not: an AttributeError with what does here what that of torch or jax does."""
+    problem = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(with_fix(problem, function_here(Tensor, name)), name=name)
+
 
 if SIM:  # the program runs on the devices of a cluster
   from tinygrad.simulation import session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from tinygrad.device import (
   HOST_DEVICE,
@@ -57,6 +57,7 @@ from tinygrad.mixin.arrays import READ_OUTSIDE, Held, check_outside, join, to_nu
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.data import node_of
 from tinygrad.mixin.differentiation import Differentiation
+from tinygrad.mixin.foreign_names import creator_here, with_fix
 from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
@@ -83,6 +84,13 @@ class _Training(type(Differentiation)):  # type: ignore[misc]
   """`Tensor.training` reads and sets the context variable TRAINING."""
 
   training = Setting(TRAINING, bool, int)
+
+  if not TYPE_CHECKING:  # else every name would pass for an attribute
+
+    def __getattr__(cls, name: str) -> NoReturn:
+      """Of a name that the class does not have: an AttributeError with what does here what that of PyTorch does."""
+      problem = f"type object {cls.__name__!r} has no attribute {name!r}"
+      raise AttributeError(with_fix(problem, creator_here(cls, name)), name=name, obj=cls)
 
 
 class Tensor(Differentiation, metaclass=_Training):
@@ -179,7 +187,10 @@ class Tensor(Differentiation, metaclass=_Training):
     return int(self.shape[0])
 
   def __bool__(self) -> bool:
-    raise TypeError("the truth of a tensor is not defined\n  fix: use x.item(), x.any().item() or x.all().item()")
+    fix = "use x.item(), x.any().item() or x.all().item()"
+    if any(u.op is Ops.HOLE for u in self.uop.toposort()):  # nobody knows its value yet
+      fix = "(x > 0).where(a, b) chooses by values, cond(x > 0, f, g, *operands) what is computed"
+    raise TypeError(f"the truth of a tensor is not defined\n  fix: {fix}")
 
   def __iter__(self) -> Iterator[Self]:
     if not self.ndim:

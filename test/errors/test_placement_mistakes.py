@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, DeviceError, Mesh, Ops, P, ShardError, Sharding, Tensor
+from tinygrad import Context, Device, DeviceError, Mesh, Ops, P, ShardError, Sharding, Tensor, dtypes
 from tinygrad.device import ShardTypeError
 from tinygrad.nn.optim import SGD
 from tinygrad.nn.state import load_state_dict
@@ -64,6 +64,10 @@ def both(s, y):
   return s.x + y - s.y.to(s.x.device)
 
 
+def cast_back(s, y):
+  return y.cast(s.x.dtype)
+
+
 @dataclass
 class Mistake:
   wrong: Callable[[Any], Any]  # given x, y, devices, mesh, placement, parts
@@ -109,6 +113,35 @@ MISTAKES = {
   "several_kinds": Mistake(lambda s: Mesh(("CPU:1", "NULL:1")), "devices of one kind", "('CPU:1',)", over),
   "unknown_device": Mistake(lambda s: s.x.to("CPU1"), "unknown device 'CPU1'", "'CPU:1'", at, DeviceError),
   "unknown_kind": Mistake(lambda s: Mesh(("ZPU:0",)), "no backend 'ZPU'", "'CPU:1'", at, DeviceError),
+  "to_a_type": Mistake(
+    lambda s: s.x.to(dtypes.half), "dtypes.float16 is a type of elements, and no device", "x.cast(dtypes.float16)",
+    cast_back, ShardTypeError,
+  ),
+  "to_a_types_name": Mistake(
+    lambda s: s.x.to("float64"), "'float64' is a type of elements", "x.cast(dtypes.float64)", cast_back, ShardTypeError
+  ),
+  "to_a_type_of_numpy": Mistake(
+    lambda s: s.x.to(np.float32), "is a type of elements", "x.cast(dtypes.float32)", cast_back, ShardTypeError
+  ),
+  "product_over_devices": Mistake(
+    lambda s: s.x.to("CPU:1") @ s.y.to("CPU:2"),
+    r"dot: the operands live on different devices\n    operand 0: float32\[\d+, \d+\] on CPU:1\n",
+    "y.to('CPU:1')", lambda s, y: s.x, of={"y": Tensor(X.T)},
+  ),
+  "product_over_sets": Mistake(
+    lambda s: s.x.shard(D4[:2], 0) @ s.y.shard(D4[2:], 0),
+    r'dot: the operands live on two different device sets\n    operand 0: float32\[\d+, \d+\] on CPU:0-1, dim 0',
+    "y.shard(x.device)", lambda s, y: s.x, of={"y": Tensor(X.T)},
+  ),
+  "einsum_over_devices": Mistake(
+    lambda s: Tensor.einsum("ij,kj->ik", s.x.to("CPU:1"), s.y.to("CPU:2")),
+    "einsum: the operands live on different devices\n    operand 0", "y.to('CPU:1')", lambda s, y: s.x,
+  ),
+  "convolution_over_devices": Mistake(
+    lambda s: s.x.reshape(1, 1, *s.x.shape).to("CPU:1").conv2d(s.y.to("CPU:2")),
+    "conv2d: the operands live on different devices\n    operand 0: float32.1, 1, ", "y.to('CPU:1')", lambda s, y: s.x,
+    of={"y": Tensor.ones(1, 1, 2, 2)},
+  ),
   "no_number": Mistake(lambda s: s.x.to("CPU:x"), "'CPU:x' is no device name", "'CPU:1'", at, DeviceError),
   # its shape
   "shape_product": Mistake(lambda s: Mesh(s.devices, (3,)), "3 places, but 4 devices", "(4,)", shaped),
@@ -340,7 +373,10 @@ def test_mistake(name):
   assert any(f"in test_placement_mistakes.py:{i}: " in text for i in lines), text
   code = text.partition("  fix: ")[2]
   assert code.partition("  # ")[0] == m.fix, text
-  made = m.use(s, eval(code, {"Tensor": Tensor, "Ops": Ops, "Mesh": Mesh, "Sharding": Sharding, "P": P, **vars(s)}))
+  made = m.use(
+    s,
+    eval(code, {"Tensor": Tensor, "Ops": Ops, "Mesh": Mesh, "Sharding": Sharding, "P": P, "dtypes": dtypes, **vars(s)}),
+  )
   np.testing.assert_array_equal(made.numpy(), s.x.numpy())
 
 

@@ -10,7 +10,23 @@ import sys
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, dtypes, jvp, nn
+from tinygrad import (
+  Context,
+  Device,
+  Mesh,
+  P,
+  ShardError,
+  Sharding,
+  Tensor,
+  TinyJit,
+  Variable,
+  cond,
+  dtypes,
+  jvp,
+  nn,
+  scan,
+  vmap,
+)
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -270,6 +286,28 @@ def test_cat_and_stack_take_tensors_or_one_list_of_them():
   assert Tensor.cat([a, b]).tolist() == Tensor.cat(a, b).tolist() == [1, 1, 2, 2]
   assert Tensor.cat((a.reshape(1, 2), b.reshape(1, 2)), dim=1).tolist() == [[1, 1, 2, 2]]
   assert Tensor.stack([a, b], dim=1).tolist() == [[1, 2], [1, 2]]
+
+
+def truth(x):
+  return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+  "traced",
+  [
+    lambda x: vmap(truth)(x),
+    lambda x: scan(lambda c, y: (c, truth(y)), Tensor.ones(1), x),
+  ],
+)
+def test_the_truth_of_what_nobody_knows_yet(traced):
+  with pytest.raises(TypeError, match=r"the truth of a tensor is not defined\n  fix: \(x > 0\).where\(a, b\)") as e:
+    traced(ones(3, 4))
+  names = {"x": Tensor([1.0, -1.0]), "a": 2.0, "b": 3.0}
+  assert eval(str(e.value).partition("fix: ")[2].partition(" chooses")[0], names).tolist() == [2, 3]
+  f, g = (lambda x: x * 2), (lambda x: x * 3)
+  assert vmap(lambda x: cond(x.sum() > 0, f, g, x))(Tensor([[1.0], [-1.0]])).tolist() == [[2], [-3]]
+  with pytest.raises(TypeError, match=r"fix: use x.item\(\)"):
+    bool(Tensor([1.0]))
 
 
 def test_a_shard_error_names_the_users_line():

@@ -119,7 +119,7 @@ AS_WRITTEN = {
   "__array__": "np.asarray(Tensor", "__dlpack__": "from_dlpack(t)", "__dlpack_device__": "from_dlpack(t)",
   "__delitem__": "del x[", "__len__": "len(Tensor", "__bool__": "bool(Tensor", "__iter__": "iter(Tensor",
   "__float__": "float(Tensor", "__int__": "int(Tensor", "__abs__": "abs(Tensor",
-  "__getattr__": "getattr(names[",
+  "__getattr__": "getattr(x, name)",
 }  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Errors of functions and of long sums against wider types: no more than about the rounding of the result."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -198,3 +200,37 @@ def test_whole_quotients_of_floats_at_their_ends():
     np.testing.assert_array_equal(
       (Tensor(x) / Tensor(y)).trunc().numpy(), Tensor(x).div(Tensor(y), rounding_mode="trunc").numpy()
     )
+
+
+ERF = np.vectorize(math.erf)
+SCALE, ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717  # of the paper
+ACTIVATIONS = {
+  "selu": lambda x: SCALE * np.where(x > 0, x, ALPHA * np.expm1(x)),
+  "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+  "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
+  "gelu": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+  "erf": ERF,
+  "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+  "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+  "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+  "silu": lambda x: x / (1 + np.exp(-x)),
+  "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+  "softplus": lambda x: np.log1p(np.exp(x)),
+  "logsigmoid": lambda x: -np.log1p(np.exp(-x)),
+  "softsign": lambda x: x / (1 + abs(x)),
+  "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+  "tanh": np.tanh,
+  "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+}
+
+
+@pytest.mark.parametrize("function", ACTIVATIONS)
+def test_activations_of_float64(function):
+  """A constant with six digits is off by 1e-6."""
+  x = np.linspace(-6, 6, 97)
+  np.testing.assert_allclose(getattr(Tensor(x), function)().numpy(), ACTIVATIONS[function](x), rtol=1e-13, atol=1e-15)
+
+
+def test_exact_gelu_of_float64():
+  x = np.linspace(-3, 6, 97)
+  np.testing.assert_allclose(Tensor(x).gelu("none").numpy(), x / 2 * (1 + ERF(x / math.sqrt(2))), rtol=1e-13)

@@ -10,6 +10,7 @@ import pytest
 from tinygrad import Tensor
 
 inf, nan = math.inf, math.nan
+SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772  # of selu
 SIZES = (0.0, 1e-45, 1e-38, 1e-20, 1e-8, 0.5, 0.99999994, 1.0, 1.0000001, 1.5, 3.0, 6.5, 20.0, 50.0, 88.0, 89.0, 100.0,
   104.0, 745.0, 1e4, 1e10, 1e19, 1e30, 3.4028235e38, inf)  # fmt: skip
 # of which infinity is in PyTorch, too, infinity times 0 somewhere
@@ -112,7 +113,10 @@ FUNCTIONS = {
   ),
   "selu": (
     lambda x: x.selu(),
-    lambda x: (1.0507 * np.where(x > 0, x, 1.67326 * np.expm1(x)), 1.0507 * np.where(x > 0, 1, 1.67326 * np.exp(x))),
+    lambda x: (
+      SCALE * np.where(x > 0, x, ALPHA * np.expm1(x)),
+      SCALE * np.where(x > 0, 1, ALPHA * np.exp(x)),
+    ),
   ),
   "softsign": (lambda x: x.softsign(), lambda x: (x / (1 + np.abs(x)), (1 + np.abs(x)) ** -2)),
   "relu": (lambda x: x.relu(), lambda x: (np.maximum(x, 0), step(x))),

@@ -1,17 +1,20 @@
 """What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
 
+import contextlib
 import functools
 import inspect
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Number
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 from tinygrad.device import (
   Device,
+  DeviceError,
   Mesh,
   P,
   Placement,
+  ShardError,
   Sharding,
   ShardTypeError,
   as_index,
@@ -21,7 +24,7 @@ from tinygrad.device import (
 )
 from tinygrad.dtype import DType, dtypes, holds_number, least_upper_dtype, range_rule, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.mixin.foreign_names import name_here
+from tinygrad.mixin.foreign_names import FOREIGN_PARAMETERS, name_here, with_fix, without_foreign
 from tinygrad.uop import Move, Ops, UOp, describe
 
 sint = int | UOp
@@ -90,12 +93,25 @@ def dim_arguments(*given: Any) -> tuple[Any, ...]:
   return tuple(n if n is None or isinstance(n, UOp) else int(n) for n in dims)
 
 
+def _refuse_dtype(given: Any) -> None:
+  """ShardTypeError for a type, or its name, where a device is meant, as PyTorch's `to` takes both."""
+  try:
+    dtype = to_dtype(getattr(given, "__name__", str(given)).removeprefix("torch.").removeprefix("dtypes."))
+  except ValueError:
+    return
+  refuse(f"{given!r} is a type of elements, and no device", f"x.cast({dtype})", error=ShardTypeError)
+
+
 def to_placement(device: DeviceArg) -> Placement:
   """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`.
   Raises: ShardTypeError for what is none of these.
   """
   if device is None or isinstance(device, str):
-    return Device.canonicalize(device)
+    try:
+      return Device.canonicalize(device)
+    except DeviceError:
+      _refuse_dtype(device)
+      raise
   if isinstance(device, Sharding):
     return device
   if isinstance(device, Mesh):
@@ -105,6 +121,7 @@ def to_placement(device: DeviceArg) -> Placement:
     fix = f"Sharding(mesh, {device!r})"
     refuse(f"{device} says how dims are cut, and not over which devices", fix, error=ShardTypeError)
   if not isinstance(device, Iterable) or isinstance(device, Base):
+    _refuse_dtype(device)
     number = as_index(device)
     kind = Device.DEFAULT.partition(":")[0]
     fix = repr(Device.DEFAULT if number is None or number < 0 else f"{kind}:{number}")
@@ -124,6 +141,19 @@ def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: typ
   """Raises an error that names the op, its operands, the rule that was broken and a fix."""
   rows = "".join(f"\n    operand {i}: {describe(u)}" for i, u in enumerate(operands))
   raise error(f"{name}: {rule}{rows}\n  fix: {fix}")
+
+
+@contextlib.contextmanager
+def told_of(name: str, *operands: UOp) -> Iterator[None]:
+  """A ShardError that tells of operands on several device sets, raised by what they are made into, tells of them."""
+  try:
+    yield
+  except ShardError as e:
+    problem, fix = str(e).partition("\n")[0].partition(": ")[2], str(e).rpartition("\n  fix: ")[2]
+    if not problem.startswith("the operands live on "):
+      raise
+    rows = [f"operand {i}: {describe(u)}" for i, u in enumerate(operands)]
+    refuse(f"{name}: {problem}", fix, *rows)
 
 
 def check_matrices(name: str, u: UOp) -> None:
@@ -196,7 +226,12 @@ class Base:
   def __init_subclass__(cls) -> None:
     for name, member in list(vars(cls).items()):
       if inspect.isfunction(member) and not name.startswith("_") and name != "alu":
-        setattr(cls, name, _tensors_alone(member))
+        member = _tensors_alone(member)
+        setattr(cls, name, member)
+      if (foreign := FOREIGN_PARAMETERS.get(name)) is not None:
+        made = isinstance(member, classmethod)
+        function = without_foreign(name, member.__func__ if made else member, foreign)
+        setattr(cls, name, classmethod(function) if made else function)
 
   if not TYPE_CHECKING:  # else every name would pass for an attribute
 
@@ -208,7 +243,7 @@ class Base:
       except AttributeError as e:
         if (here := name_here(type(self), name)) is None:
           raise
-        raise AttributeError(f"{e}\n  fix: {here}", name=name) from None
+        raise AttributeError(with_fix(e, here), name=name) from None
 
   def __init__(self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None) -> None:
     """A tensor of a list or an array."""

@@ -1,72 +1,197 @@
 """What methods of PyTorch and NumPy are called that have no namesake here: an AttributeError names it."""
 
-# x the tensor, y others; dim, n, value, dtype, index as those methods take them. test/tensor/test_foreign_names.py runs
-# each line beside NumPy.
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# x the tensor, y, z others; dim, n, q, value, dtype, index, mask as those methods take them; loss is computed of x.
+# test/tensor/test_foreign_names.py runs each line beside NumPy or PyTorch.
 FOREIGN_NAMES = {
   "absolute": "x.abs()",
-  "addcmul": "x + value * y * y",
-  "addmm": "x + y @ y.T",
+  "adaptive_avg_pool2d": "x.avg_pool2d((x.shape[-2] // n, x.shape[-1] // n))  # where n divides both",
+  "addcdiv": "x + value * y / z",
+  "addcmul": "x + value * y * z",
+  "addmm": "x + y @ z",
+  "addmv": "x + y @ z",
+  "adjoint": "x.transpose(-2, -1)",
+  "affine_grid": "Tensor.stack(*Tensor.meshgrid((Tensor.arange(n) * 2 + 1) / n - 1, (Tensor.arange(n) * 2 + 1) / n -"
+  ' 1, indexing="xy"), Tensor.ones(n, n), dim=-1) @ x.transpose(1, 2).unsqueeze(1)  # (n, n) places',
   "amax": "x.max(dim)",
   "amin": "x.min(dim)",
+  "aminmax": "(x.min(), x.max())",
+  "arccos": "x.acos()",
+  "arccosh": "x.acosh()",
+  "arcsin": "x.asin()",
+  "arcsinh": "x.asinh()",
+  "arctan": "x.atan()",
+  "arctan2": "(x / y).atan() + (y < 0).where(x.full_like(math.pi), 0).copysign(x)  # nan of two zeros",
+  "arctanh": "x.atanh()",
   "argwhere": "x.nonzero()",
   "astype": "x.cast(dtype)",
+  "atan2": "(x / y).atan() + (y < 0).where(x.full_like(math.pi), 0).copysign(x)  # nan of two zeros",
+  "avg_pool1d": "x.avg_pool2d((n,))",
+  "avg_pool3d": "x.avg_pool2d((n, n, n))",
+  "baddbmm": "x + y @ z",
+  "bernoulli": "(x.rand_like() < x).cast(x.dtype)",
+  "bernoulli_": "x.assign((x.rand_like() < 0.5).cast(x.dtype))",
+  "binary_cross_entropy": "x.binary_crossentropy(y)",
+  "binary_cross_entropy_with_logits": "x.binary_crossentropy_logits(y)",
   "bincount": "index.one_hot(n).sum(0)",
-  "bmm": "x @ y.transpose(-2, -1)",
+  "bitwise_left_shift": "x << y",
+  "bitwise_right_shift": "x >> y",
+  "bmm": "x @ y",
+  "broadcast_to": "x.expand((2, 3))",
   "bucketize": "(x.unsqueeze(-1) > edges).sum(-1)",
+  "byte": "x.cast(dtypes.uint8)",
+  "cdist": "(x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1).sqrt()",
+  "char": "x.cast(dtypes.int8)",
   "clamp_max": "x.minimum(value)",
   "clamp_min": "x.maximum(value)",
+  "conj": "x  # there are no complex numbers",
+  "conv1d": "x.conv2d(y)",
+  "conv3d": "x.conv2d(y)",
   "copy": "x.clone()",
   "copy_": "x.assign(y)",
+  "corrcoef": "(d := (d := x - x.mean(1, keepdim=True)) / d.square().sum(1, keepdim=True).sqrt()) @ d.T",
+  "cosine_similarity": "(x.normalize(dim=dim) * y.normalize(dim=dim)).sum(dim)",
   "count_nonzero": "(x != 0).sum(dim)",
+  "cov": "(d := x - x.mean(1, keepdim=True)) @ d.T / (x.shape[1] - 1)",
   "cpu": 'x.to("CPU")',
+  "cross": "x.roll(-1, dim) * y.roll(-2, dim) - x.roll(-2, dim) * y.roll(-1, dim)",
   "cuda": 'x.to("CUDA")',
+  "deg2rad": "x * (math.pi / 180)",
+  "diag_embed": "x.unsqueeze(-1) * Tensor.eye(x.shape[-1])",
+  "diagflat": "x.flatten().diag()",
   "diff": "x[:, 1:] - x[:, :-1]",
   "dim": "x.ndim",
+  "dist": "(x - y).square().sum().sqrt()",
   "divide": "x / y",
+  "embedding": "x[index]",
   "equal": "(x == y).all()",
+  "erfc": "1 - x.erf()  # digits are lost where x is beyond 2",
   "expand_as": "x.expand(y.shape)",
-  "expm1": "x.exp() - 1",
+  "expm1": "(u := x.exp()).eq(1).where(x, (u == 0).where(-1, u.isinf().where(u, (u - 1) * x / u.log())))",
+  "exponential_": "x.assign(-(1 - x.rand_like()).log())",
+  "fft": "numpy.fft.fft(x.numpy())  # an array of complex numbers, which no Tensor holds",
+  "fill": "x.assign(x.full_like(value))",
   "fill_": "x.assign(x.full_like(value))",
+  "fix": "x.trunc()",
+  "fliplr": "x.flip(1)",
+  "flipud": "x.flip(0)",
+  "float_power": "x.double() ** y.double()",
   "floor_divide": "x // y",
+  "fmax": "x.isnan().where(y, y.isnan().where(x, x.maximum(y)))",
+  "fmin": "x.isnan().where(y, y.isnan().where(x, x.minimum(y)))",
   "frac": "x - x.trunc()",
+  "ger": "x.reshape(-1, 1) * y.reshape(1, -1)",
+  "get_device": "x.device",
+  "glu": "(parts := x.chunk(2, dim))[0] * parts[1].sigmoid()",
+  "grad_fn": "x.uop  # the node of the graph that it is; x.uop.src are what that is computed of",
   "greater": "x > y",
+  "greater_equal": "x >= y",
+  "gumbel_softmax": "(x - (-x.rand_like().log()).log()).softmax(-1)",
+  "H": "x.T",
+  "hardshrink": "(x.abs() > value).where(x, 0)",
+  "heaviside": "(x == 0).where(y, (x > 0).cast(x.dtype))",
+  "huber_loss": "((d := (x - y).abs()) < 1).where(d.square() / 2, d - 0.5).mean()",
   "hypot": "(x.square() + y.square()).sqrt()",
+  "index_add": 'x.scatter_reduce(dim, index.unsqueeze(0).expand(y.shape), y, "sum")  # index along the last dim',
+  "index_copy": "x.scatter(dim, index.unsqueeze(0).expand(y.shape), y)  # index along the last dim",
+  "index_fill": "x.scatter(dim, index.unsqueeze(0).expand((x.shape[0], len(index))), value)  # index along the last"
+  " dim",
   "index_select": "x[:, index]",
+  "indices": "x.argmax(dim)  # max, sort and others give plain tensors or tuples",
+  "inner": "x @ y.T",
+  "is_cpu": "x.device",
+  "is_cuda": "x.device",
+  "is_leaf": "x.requires_grad  # backward fills .grad of all tensors for which it is True",
+  "isneginf": "x == -math.inf",
+  "isposinf": "x == math.inf",
+  "itemsize": "x.element_size()",
+  "kl_div": "(y == 0).where(0, y * (y.log() - x)).mean()",
+  "kron": "(x[:, None, :, None] * y[None, :, None, :]).reshape(x.shape[0] * y.shape[0], -1)",
+  "kthvalue": "x.sort(dim)[0][:, n - 1]",
+  "l1_loss": "(x - y).abs().mean()",
+  "layer_norm": "x.layernorm()",
+  "ldexp": "x * 2**y",
   "less": "x < y",
-  "log1p": "(x + 1).log()",
+  "less_equal": "x <= y",
+  "lgamma": "Tensor([math.lgamma(v) for v in x.flatten().tolist()]).reshape(x.shape)  # in Python: no gradient",
+  "log1p": "(u := 1 + x).eq(1).where(x, u.isinf().where(u, u.log() * x / (u - 1)))",
+  "logaddexp2": "(x * math.log(2)).logaddexp(y * math.log(2)) / math.log(2)",
   "logical_and": "(x != 0) & (y != 0)",
   "logical_or": "(x != 0) | (y != 0)",
   "logical_xor": "(x != 0) ^ (y != 0)",
-  "mT": "x.transpose(-2, -1)",
+  "logit": "(x / (1 - x)).log()",
+  "masked_scatter": "mask.where(y.flatten()[(mask.flatten().cumsum(0) - 1).maximum(0)].reshape(x.shape), x)",
+  "matrix_power": "x @ x  # as often as there are factors",
+  "max_pool1d": "x.max_pool2d((n,))",
+  "max_pool3d": "x.max_pool2d((n, n, n))",
   "median": "x.sort(dim)[0][:, (x.shape[dim] - 1) // 2]",
-  "mm": "x @ y.T",
+  "mH": "x.transpose(-2, -1)",
+  "mm": "x @ y",
   "moveaxis": "x.permute(1, 0)",
   "movedim": "x.permute(1, 0)",
+  "mse_loss": "(x - y).square().mean()",
+  "msort": "x.sort(0)[0]",
+  "mT": "x.transpose(-2, -1)",
   "multiply": "x * y",
-  "mv": "x @ y[0]",
-  "nan_to_num": "x.isnan().where(0, x)",
+  "mv": "x @ y",
+  "nan_to_num": "x.isnan().where(0, x.clamp(-3.4028234663852886e38, 3.4028234663852886e38))  # float32's largest",
+  "nanmean": "x.isnan().where(0, x).sum(dim) / x.isnan().logical_not().sum(dim)",
   "nansum": "x.isnan().where(0, x).sum(dim)",
   "narrow": "x[:, 1:3]",
+  "ndimension": "x.ndim",
   "negative": "-x",
+  "nelement": "x.numel()",
+  "new_empty": "Tensor.empty(2, 3, dtype=x.dtype, device=x.device)",
   "new_full": "Tensor.full((2, 3), value, dtype=x.dtype, device=x.device)",
   "new_ones": "Tensor.ones(2, 3, dtype=x.dtype, device=x.device)",
   "new_tensor": "Tensor([1, 2], dtype=x.dtype, device=x.device)",
   "new_zeros": "Tensor.zeros(2, 3, dtype=x.dtype, device=x.device)",
-  "norm": "x.square().sum().sqrt()",
+  "norm": "x.square().sum(dim).sqrt()  # without dim of all elements",
   "normal_": "x.assign(x.randn_like())",
+  "not_equal": "x != y",
   "outer": "x.reshape(-1, 1) * y.reshape(1, -1)",
+  "pairwise_distance": "(x - y + 1e-6).square().sum(-1).sqrt()",
+  "pixel_shuffle": 'x.rearrange("b (c r s) h w -> b c (h r) (w s)", r=n, s=n)',
+  "pixel_unshuffle": 'x.rearrange("b c (h r) (w s) -> b (c r s) h w", r=n, s=n)',
+  "positive": "x",
+  "prelu": "(x > 0).where(x, value * x)",
+  "quantile": "(s := x.flatten().sort()[0])[int(at := q * (len(s) - 1))].lerp(s[int(-(-at // 1))], at % 1)",
+  "rad2deg": "x * (180 / math.pi)",
   "ravel": "x.flatten()",
+  "real": "x  # there are no complex numbers",
+  "register_hook": "loss.gradient(x)[0]  # the gradient, to compute with; custom_vjp gives a function a rule of its"
+  " own",
   "remainder": "x % y",
   "reshape_as": "x.reshape(y.shape)",
+  "retain_grad": "x.requires_grad_()",
+  "rfft": "numpy.fft.rfft(x.numpy())  # an array of complex numbers, which no Tensor holds",
+  "rms_norm": "x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()",
+  "rot90": "x.transpose(0, 1).flip(0)",
+  "scatter_": "x.assign(x.scatter(dim, index, y))",
   "scatter_add": 'x.scatter_reduce(dim, index, y, "sum")',
   "searchsorted": "(y.unsqueeze(-1) > x).sum(-1)",
   "select": "x[:, n]",
   "sgn": "x.sign()",
+  "signbit": "x.full_like(1).copysign(x) < 0",
+  "sinc": "(x == 0).where(1, (math.pi * x).sin() / (math.pi * x))",
+  "smooth_l1_loss": "((d := (x - y).abs()) < 1).where(d.square() / 2, d - 0.5).mean()",
+  "softshrink": "x.sign() * (x.abs() - value).relu()",
+  "split_with_sizes": "x.split((1, 2), dim)",
   "subtract": "x - y",
   "swapaxes": "x.transpose(0, 1)",
   "swapdims": "x.transpose(0, 1)",
   "t": "x.T",
   "take": "x.flatten()[index]",
+  "take_along_dim": "x.gather(dim, index)",
+  "tanhshrink": "x - x.tanh()",
+  "tensordot": 'Tensor.einsum("ij,kj->ik", x, y)  # one letter for each dim',
+  "threshold": "(x > value).where(x, 0)",
   "tile": "x.repeat(2, 1)",
   "trace": "x.diagonal().sum()",
   "true_divide": "x / y",
@@ -75,15 +200,141 @@ FOREIGN_NAMES = {
   "unbind": "[part.squeeze(dim) for part in x.split(1, dim)]",
   "uniform_": "x.assign(x.rand_like())",
   "unique": "numpy.unique(x.numpy())",
+  "upsample": "x.interpolate((8, 8))",
+  "values": "x  # x.max(dim) is the values alone; sort and topk give a tuple",
   "vdot": "(x * y).sum()",
   "view_as": "x.view(y.shape)",
+  "xlogy": "(x == 0).where(0, x * y.log())",
   "zero_": "x.assign(x.zeros_like())",
 }
+# what numpy or scipy computes
+BY_NUMPY = {
+  "cholesky": "numpy.linalg.cholesky(x.numpy())",
+  "det": "numpy.linalg.det(x.numpy())",
+  "digamma": "scipy.special.digamma(x.numpy())",
+  "eigh": "numpy.linalg.eigh(x.numpy())[0]",
+  "erfinv": "scipy.special.erfinv(x.numpy())",
+  "histc": "numpy.histogram(x.numpy(), n)[0]",
+  "inverse": "numpy.linalg.inv(x.numpy())",
+  "logdet": "numpy.linalg.slogdet(x.numpy())[1]",
+  "lstsq": "numpy.linalg.lstsq(x.numpy(), y.numpy())[0]",
+  "matrix_exp": "scipy.linalg.expm(x.numpy())",
+  "pinverse": "numpy.linalg.pinv(x.numpy())",
+  "slogdet": "numpy.linalg.slogdet(x.numpy())[1]",
+  "solve": "numpy.linalg.solve(x.numpy(), y.numpy())",
+}
+# what is a function of the class
+FOREIGN_CREATORS = {
+  "array": "Tensor(data)",
+  "as_tensor": "Tensor(data)",
+  "asarray": "Tensor(data)",
+  "bernoulli": "Tensor.rand(2, 3) < 0.5",
+  "concat": "Tensor.cat(x, y, dim=dim)",
+  "concatenate": "Tensor.cat(x, y, dim=dim)",
+  "from_numpy": "Tensor(data)",
+  "hstack": "Tensor.cat(x, y, dim=1)",
+  "is_tensor": "isinstance(x, Tensor)",
+  "logspace": "10 ** Tensor.linspace(0, 2, 3)",
+  "tensor": "Tensor(data)",
+  "vstack": "Tensor.cat(x, y, dim=0)",
+}
+# what would take a program of its own
+NO_COUNTERPART = {
+  "ctc_loss": "write the recursion over frames as a scan, or give custom_op another library's values and gradients",
+  "grid_sample": "read the four corners with x[:, :, rows, columns], and weigh them; a regular grid: x.interpolate",
+}
+# what functions of torch and jax are that are no methods; layer, path, params as they take them
+FOREIGN_FUNCTIONS = {
+  "compile": "TinyJit(f)",
+  "jit": "TinyJit(f)",
+  "float16": "dtypes.float16",
+  "float32": "dtypes.float32",
+  "int64": "dtypes.int64",
+  "bfloat16": "dtypes.bfloat16",
+  "lax": "scan, while_loop, cond, psum, all_gather  # functions of the package",
+  "load": "nn.state.torch_load(path)  # or nn.state.safe_load, of a file of safetensors",
+  "manual_seed": "Tensor.manual_seed(0)",
+  "no_grad": "Tensor.no_grad()",
+  "optim": "nn.optim",
+  "pmap": 'shard_map(f, Mesh(("CPU:0", "CPU:1"), names=("d",)), (P("d"),), P("d"))',
+  "save": "nn.state.safe_save(nn.state.get_state_dict(layer), path)",
+}
+# parameters of PyTorch's functions that those of the same name do not take; "*": what is given in its order
+FOREIGN_PARAMETERS = {
+  "backward": {
+    "create_graph": "loss.gradient(x)  # tensors, of which there are gradients again",
+    "retain_graph": "loss.backward()  # the graph stays until loss is realized",
+  },
+  "dropout": {"training": "x.dropout(p)  # drops within `with Tensor.train():`", "inplace": "x.assign(x.dropout(p))"},
+  "interpolate": {"scale_factor": "x.interpolate(tuple(int(n * scale_factor) for n in x.shape[2:]))"},
+  "normal": {
+    "*": "Tensor.normal({2}, mean={0}, std={1})",
+    "size": "Tensor.normal(*size, mean=0.0, std=1.0)",
+  },
+  "ones": {"size": "Tensor.ones(*size)"},
+  "rand": {"size": "Tensor.rand(*size)"},
+  "randint": {
+    "*": "Tensor.randint({2}, low={0}, high={1})",
+    "size": "Tensor.randint(*size, low=0, high=10)",
+  },
+  "randn": {"size": "Tensor.randn(*size)"},
+  "scaled_dot_product_attention": {"scale": "(x * (scale * x.shape[-1] ** 0.5)).scaled_dot_product_attention(y, z)"},
+  "to": {
+    "dtype": "x.cast(dtype)",
+    "non_blocking": "x.to(device)  # nothing is waited for before a value is read",
+    "copy": "x.to(device)",
+  },
+  "zeros": {"size": "Tensor.zeros(*size)"},
+}
 PER_ELEMENT = ".elementwise", ".math"  # the modules whose methods are
+ALSO_IN_PLACE = "cumprod", "cumsum", "scatter_reduce", "tril", "triu"
+
+
+def with_fix(problem: object, code: str | None) -> str:
+  return f"{problem}" if code is None else f"{problem}\n  fix: {code}"
 
 
 def name_here(cls: type, name: str) -> str | None:
   """The code that does here what a method of that name does there; None if there is none. What works in place, element
   by element, is an assignment."""
-  module = getattr(getattr(cls, name[:-1], None), "__module__", "") if name.endswith("_") else ""
-  return FOREIGN_NAMES.get(name) or (f"x.assign(x.{name[:-1]}(...))" if module.endswith(PER_ELEMENT) else None)
+  if name in FOREIGN_NAMES:
+    return FOREIGN_NAMES[name]
+  if name in BY_NUMPY:
+    return f"Tensor({BY_NUMPY[name]})  # computed by {BY_NUMPY[name].partition('.')[0]}: no gradient flows through it"
+  if name in NO_COUNTERPART:
+    return f"nothing does the same in a line: {NO_COUNTERPART[name]}"
+  if not name.endswith("_") or name.startswith("_"):
+    return None
+  if (plain := name[:-1]) in FOREIGN_NAMES:
+    code, mark, comment = FOREIGN_NAMES[plain].partition("  #")
+    return f"x.assign({code}){mark}{comment}"
+  module = getattr(getattr(cls, plain, None), "__module__", "")
+  return f"x.assign(x.{plain}(...))" if module.endswith(PER_ELEMENT) or plain in ALSO_IN_PLACE else None
+
+
+def creator_here(cls: type, name: str) -> str | None:
+  """As `name_here`, of the class: what makes tensors, or a method as a function."""
+  return FOREIGN_CREATORS.get(name) or name_here(cls, name)
+
+
+def function_here(cls: type, name: str) -> str | None:
+  """As `name_here`, of the package: functions of torch and jax, most of which are methods here."""
+  if name in FOREIGN_FUNCTIONS:
+    return FOREIGN_FUNCTIONS[name]
+  return creator_here(cls, name) or (f"Tensor.{name}" if not name.startswith("_") and hasattr(cls, name) else None)
+
+
+def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> Function:
+  """The function, where a parameter of PyTorch's that it does not take is a TypeError with what does the same here; so
+  is a shape that comes last, as there."""
+  known = inspect.signature(function).parameters
+
+  @functools.wraps(function)
+  def call(*args: Any, **kwargs: Any) -> Any:
+    for given in kwargs.keys() & fixes.keys() - known.keys() if kwargs else ():
+      raise TypeError(with_fix(f"{name}() got an unexpected keyword argument {given!r}", fixes[given]))
+    if "*" in fixes and len(args) == 4 and isinstance(args[3], (tuple, list)):
+      raise TypeError(with_fix(f"{name}() takes the shape first", fixes["*"].format(*args[1:])))
+    return function(*args, **kwargs)
+
+  return cast("Function", call)

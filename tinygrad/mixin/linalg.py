@@ -16,6 +16,7 @@ from tinygrad.mixin.base import (
   common_dtype,
   mismatch,
   sint,
+  told_of,
 )
 from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
@@ -70,7 +71,9 @@ class Linalg(Random):
     x = x.reshape((*x.shape[:-2], *(m or (1,)), 1, k))
     y = y.reshape((*y.shape[:-2], 1, *(n or (1,)), k))
     wide = (*lead, *(m or (1,)), *(n or (1,)), k)
-    return self._new(contract(x, y, wide, (len(wide) - 1,), dtype).reshape((*lead, *m, *n)))
+    with told_of("dot", self.uop, w.uop):
+      u = contract(x, y, wide, (len(wide) - 1,), dtype)
+    return self._new(u.reshape((*lead, *m, *n)))
 
   def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
     """`dot`.
@@ -156,7 +159,9 @@ class Linalg(Random):
       lined.append(x.permute(sorted_dims).reshape(tuple(x.shape[name.index(c)] if c in name else 1 for c in order)))
     axes = tuple(range(len(out), len(order)))
     if len(lined) == 2:
-      return cls._wrap(contract(lined[0].uop, lined[1].uop, wide, axes, dtype).reshape(wide[: len(out)]))
+      with told_of("einsum", *(x.uop for x in xs)):
+        u = contract(lined[0].uop, lined[1].uop, wide, axes, dtype)
+      return cls._wrap(u.reshape(wide[: len(out)]))
     return lined[0].sum(axes, dtype=dtype) if axes else lined[0]._value()
 
   # ---- factorisations

@@ -560,7 +560,7 @@ class Math(Elementwise):
     return self.gt(0).where(self, self.gt(0).where(0.0, self).div(alpha)._expm1().mul(alpha))
 
   @in_float32
-  def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
+  def selu(self, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Self:
     """gamma * elu(x, alpha) (https://arxiv.org/abs/1706.02515).
     Shape: `(..) -> (..)`.
 

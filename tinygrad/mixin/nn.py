@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from tinygrad.device import HOST_DEVICE
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
-from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, python_number, sint
+from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, python_number, sint, told_of
 from tinygrad.mixin.linalg import Linalg, contract
 from tinygrad.mixin.math import in_float32
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -128,9 +128,11 @@ class NN(Linalg):
       mismatch("conv2d", rule, (self.uop, weight.uop), "check groups, and the order of dims: channels are dim 1")
     pads = _pad_amounts(padding, rank, "conv2d")
     windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(map(int, kernel)), stride, dilation)
-    return windows._convolved(weight.reshape((groups, cout // groups, cin, *kernel)), bias, dtype)
+    with told_of("conv2d", self.uop, weight.uop):
+      y = windows._convolved(weight.reshape((groups, cout // groups, cin, *kernel)), dtype)
+    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
-  def _convolved(self, weight: Self, bias: Self | None, dtype: DTypeArg = None) -> Self:
+  def _convolved(self, weight: Self, dtype: DTypeArg = None) -> Self:
     """Windows (b, groups*cin, *positions, *kernel) · weight (groups, outputs, cin, *kernel) -> (b, groups*outputs,
     *positions)."""
     groups, outputs, cin, *kernel = weight.shape
@@ -142,8 +144,7 @@ class NN(Linalg):
     w = weight.reshape((1, groups, outputs, *(1,) * rank, cin, *kernel))
     wide = (b, groups, outputs, *positions, cin, *kernel)
     u = contract(split.permute(order).uop, w.uop, wide, tuple(range(3 + rank, 4 + 2 * rank)), dtype)
-    y = self._new(u.reshape((b, groups * outputs, *positions)))
-    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
+    return self._new(u.reshape((b, groups * outputs, *positions)))
 
   def conv_transpose2d(
     self,
@@ -202,7 +203,7 @@ class NN(Linalg):
       w = _weights_of(w, strides[i], 3 + 2 * i, p)
     w = w.permute((0, 1, *range(4, 4 + 2 * rank, 2), 2, *range(3, 3 + 2 * rank, 2))).flatten(1, 1 + rank)
     windows = self._pad_pairs(((0, 0), (0, 0), *(p.pads for p in chosen)), 0)
-    y = windows._pool(tuple([p.taps for p in chosen]), 1, steps)._convolved(w, None)
+    y = windows._pool(tuple([p.taps for p in chosen]), 1, steps)._convolved(w)
     y = y.unflatten(1, (-1, *(p.count for p in chosen)))
     return y if all(len(way) == 1 for way in ways) else y.contiguous()
 
@@ -323,6 +324,8 @@ class NN(Linalg):
       >>> Tensor([[[0.0, 2.0]]]).interpolate((4,)).tolist()
       [[[0.0, 0.5, 1.5, 2.0]]]
     """
+    if mode in ("bilinear", "trilinear"):
+      raise ValueError(f'interpolate: mode {mode!r} is called "linear" for any number of dims\n  fix: mode="linear"')
     check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
     lengths = [python_number(n) for n in size] if isinstance(size, (tuple, list)) else []
     if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):

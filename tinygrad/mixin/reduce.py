@@ -81,9 +81,10 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
-  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
+  @also_named(dim="axis", keepdims="keepdim")
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The greatest element; of none, the least value of the type.
+    """The greatest element; of none, the least value of the type. With a dim, too, it is the values alone: `argmax` has
+    the positions.
     Shape: `(..) -> (..) without axis`.
 
     Examples:
@@ -94,9 +95,10 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MAX, axis, keepdim)
 
-  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
+  @also_named(dim="axis", keepdims="keepdim")
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The least element; of none, the greatest value of the type.
+    """The least element; of none, the greatest value of the type. With a dim, too, it is the values alone: `argmin` has
+    the positions.
     Shape: `(..) -> (..) without axis`.
 
     Examples:

@@ -1,6 +1,7 @@
 """Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of
 PyTorch."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, NoReturn
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
 from tinygrad.mixin.base import mismatch
+from tinygrad.mixin.foreign_names import without_foreign
 from tinygrad.nn import checkpoints, datasets, optim, state
-from tinygrad.nn.foreign_layers import FOREIGN_LAYERS
+from tinygrad.nn.foreign_layers import FOREIGN_LAYERS, OF_EMBEDDING, no_such
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ else:
 
   def __getattr__(name: str) -> NoReturn:
     """Of a name that there is not: an AttributeError with what does here what the module of torch.nn does."""
-    fix = f"\n  fix: {FOREIGN_LAYERS[name]}" if name in FOREIGN_LAYERS else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{fix}", name=name)
+    no_such(f"module {__name__!r} has no attribute {name!r}", name, FOREIGN_LAYERS)
 
 
 Ints = int | tuple[int, ...]
@@ -198,6 +199,7 @@ class Embedding:
     (1, 3, 4)
   """
 
+  @functools.partial(without_foreign, "Embedding.__init__", fixes=OF_EMBEDDING)
   def __init__(self, vocab_size: int, embed_size: int) -> None:
     self.vocab_sz, self.embed_sz = vocab_size, embed_size
     self.weight = Tensor.glorot_uniform(vocab_size, embed_size)

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.dtype import dtypes
+from tinygrad.nn.foreign_layers import FOREIGN_SCHEDULES, OF_SCHEDULE, no_such
 from tinygrad.nn.optim import Optimizer, _check_number
 from tinygrad.tensor import Tensor
+
+if not TYPE_CHECKING:
+
+  def __getattr__(name: str) -> NoReturn:
+    """Of a name that there is not: an AttributeError with what does here what that of PyTorch does."""
+    no_such(f"module {__name__!r} has no attribute {name!r}", name, FOREIGN_SCHEDULES)
 
 
 def _check_optimizer(owner: object, optimizer: object) -> None:
@@ -44,6 +51,12 @@ class LR_Scheduler:
 
   def get_lr(self) -> Tensor:
     raise NotImplementedError
+
+  if not TYPE_CHECKING:
+
+    def __getattr__(self, name: str) -> NoReturn:
+      """Of a name that there is not: an AttributeError with what does here what that of PyTorch does."""
+      no_such(f"{type(self).__name__!r} object has no attribute {name!r}", name, OF_SCHEDULE)
 
   def schedule_step(self) -> list[Tensor]:
     """Assigns the next rate; returns the tensors that changed, none of them realised yet."""

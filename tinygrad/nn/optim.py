@@ -3,15 +3,23 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
+from tinygrad.mixin.foreign_names import without_foreign
+from tinygrad.nn.foreign_layers import FOREIGN_OPTIMIZERS, OF_OPTIMIZER, OPTIONS, no_such
 from tinygrad.tensor import Tensor
 from tinygrad.transforms.step_gradients import note_used
 from tinygrad.uop import describe
+
+if not TYPE_CHECKING:
+
+  def __getattr__(name: str) -> NoReturn:
+    """Of a name that there is not: an AttributeError with what does here what that of PyTorch does."""
+    no_such(f"module {__name__!r} has no attribute {name!r}", name, FOREIGN_OPTIMIZERS)
 
 
 def _check_number(owner: object, span: str, example: float, /, **given: Any) -> None:
@@ -65,6 +73,16 @@ class Optimizer:
     self.device, self.fused = None if device is None else to_placement(device), fused
     _check_number(self, "[0, inf)", 0.001, lr=lr)
     vars(self)["lr"] = self._scalar(float(lr))  # by this name in a state dict
+
+  def __init_subclass__(cls) -> None:
+    if "__init__" in vars(cls):
+      cls.__init__ = without_foreign(f"{cls.__name__}.__init__", cls.__init__, OPTIONS)  # type: ignore[method-assign]
+
+  if not TYPE_CHECKING:
+
+    def __getattr__(self, name: str) -> NoReturn:
+      """Of a name that there is not: an AttributeError with what does here what that of PyTorch does."""
+      no_such(f"{type(self).__name__!r} object has no attribute {name!r}", name, OF_OPTIMIZER)
 
   @property
   def lr(self) -> Tensor:

@@ -1,12 +1,19 @@
 """Gradients: their norm clipped, and they themselves checked."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
+from tinygrad.nn.foreign_layers import FOREIGN_UTILS, no_such
 from tinygrad.nn.optim import scalar_beside
 from tinygrad.tensor import Tensor
+
+if not TYPE_CHECKING:
+
+  def __getattr__(name: str) -> NoReturn:
+    """Of a name that there is not: an AttributeError with what does here what that of PyTorch does."""
+    no_such(f"module {__name__!r} has no attribute {name!r}", name, FOREIGN_UTILS)
 
 
 def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
