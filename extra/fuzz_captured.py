@@ -343,6 +343,7 @@ class Writer:
     self.scope: list[Name] = []
     self.earlier: list[tuple[str, list[Name]]] = []  # lines that are not captured, and what they name
     self.symbolic, self.captured = False, False
+    self.returned = set[str]()  # names
 
   def pick(self, *xs: Any) -> Any:
     return self.rng.choice(xs)
@@ -653,7 +654,8 @@ class Writer:
       yield "m.opt.zero_grad()"
 
   def replaced(self) -> Iterator[str]:
-    x = self.pick(*self.names(lambda x: x.what == "state" and x.kind == "F"))
+    """Of state that no function returns: a replay gives a tensor of its own over the same memory."""
+    x = self.pick(*self.names(lambda x: x.what == "state" and x.kind == "F" and x.text not in self.returned))
     yield f"{x.text}.replace(({self.expr(x.shape, 1)}).detach() * 1)"
 
   def scanned(self) -> Iterator[str]:
@@ -716,6 +718,7 @@ class Writer:
     out = values[-1:] + self.rng.sample(values[:-1], min(len(values) - 1, self.pick(0, 1, 2)))
     if self.chance(0.3):
       out.append(self.pick(*self.names(lambda x: x.what in ("view", "state") and x.kind == "F")))
+      self.returned.add(out[-1].text)
     if self.chance(0.15):
       out.append(self.pick(*args))
     return out

@@ -65,6 +65,41 @@ def test_a_replay_enters_as_few_functions_for_twenty_kernels_as_for_two():
   assert counts[0] == counts[1]
 
 
+def test_a_value_that_a_step_has_read_stays_what_it_is():
+  """The step computes it anew, of memory that is then written to."""
+  memory, x = Tensor([1.0, 2.0]).realize(), Tensor([0.5, 0.5]).realize()
+  value = memory * 10
+  step = TinyJit(lambda x: x + value)
+  for k in range(5):
+    assert step(x).tolist() == [10.5, 20.5]
+    if k > 1:
+      memory.assign(Tensor([7.0, k]))
+  assert value.tolist() == [10.0, 20.0] and memory.tolist() == [7.0, 4.0]
+
+
+@pytest.mark.parametrize("how", ["replace", "shard_", "load_state_dict", "new lazy weights"])
+def test_a_step_follows_tensors_that_it_writes_to_other_memory(how):
+  model = nn.Linear(2, 1, bias=False)
+  if how != "new lazy weights":
+    model.weight.realize()
+  step = TinyJit(
+    lambda x: model(x).realize(model.weight.assign(model.weight * 2)) if how != "new lazy weights" else model(x)
+  )
+  x = Tensor([[1.0, 1.0]]).realize()
+  for _ in range(3):
+    step(x)
+  if how == "shard_":
+    model.weight.shard_(("CPU:0", "CPU:1")).assign([[1.0, 2.0]]).realize()
+    x.shard_(("CPU:0", "CPU:1"))
+  elif how == "replace":
+    model.weight.replace(Tensor([[1.0, 2.0]]))
+  else:
+    nn.state.load_state_dict(model, {"weight": Tensor([[1.0, 2.0]])}, verbose=False)
+  got = [(step(x).item(), model.weight.tolist()) for _ in range(3)]
+  grows = how != "new lazy weights"
+  assert got == [(3.0 * 2**k, [[2.0 ** (k + 1), 2.0 ** (k + 2)]]) if grows else (3.0, [[1.0, 2.0]]) for k in range(3)]
+
+
 def test_a_replay_enters_few_functions():
   """On more devices each adds what hands its list over, and no more."""
   x = Tensor(np.ones((8, 8), np.float32)).realize()

@@ -13,6 +13,7 @@ from tensor_oracle import close
 
 from tinygrad import Device, GlobalCounters, ShardError, Sharding, Tensor, TinyJit, dtypes
 from tinygrad.dtype import to_numpy_dtype
+from tinygrad.engine.errors import JitError
 from tinygrad.helpers import Context
 from tinygrad.mixin.random import threefry
 from tinygrad.uop import UOp
@@ -288,6 +289,51 @@ def test_numbers_drawn_in_a_captured_step_are_the_same_on_every_placement():
   whole = draw("CPU")
   assert draw(0) == whole and draw(None) == whole
   assert len({str(x) for x in whole}) == 4
+
+
+def test_a_captured_step_draws_what_it_would_draw_uncaptured():
+  """Also where others draw between its calls, two steps take turns, and after a seed."""
+
+  def run(wrap):
+    one, two = wrap(lambda x: x * Tensor.rand(3) + Tensor.rand(2, 3)), wrap(lambda x: (x * Tensor.randn(3)).realize())
+    x, out = Tensor([1.0, 2.0, 3.0]).realize(), []
+    for k in range(12):
+      if k in (0, 7):
+        Tensor.manual_seed(4)
+      out.append(one(x).tolist())
+      if k % 2:
+        out.append(two(x).tolist())
+      if k % 3 == 0:
+        out.append(Tensor.rand(2).tolist())
+    return out
+
+  want = run(lambda f: f)
+  assert run(TinyJit) == want and len({str(x) for x in want}) > 15
+
+
+def test_a_seed_within_a_captured_function_is_an_error():
+  def draw():
+    Tensor.manual_seed(1)
+    return Tensor.rand(2)
+
+  step = TinyJit(draw)
+  step()
+  with pytest.raises(JitError, match=r"manual_seed: .*each replay\n  fix: call it before"):
+    step()
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0], [-1.0, 1.0], [math.nan, 1.0], [1.0, 0.0], [3e-45, 0.0, 0.0]])
+def test_multinomial_gives_positions_that_are_there(weights):
+  found = Tensor([weights]).multinomial(4000, replacement=True).numpy()
+  assert found.min() >= 0 and found.max() < len(weights) and (weights[0] <= 0 or not found.any())
+
+
+def test_multinomial_is_within_the_row_where_rounding_takes_it_to_the_end(monkeypatch):
+  """The greatest random number times a sum may be that sum, rounded."""
+  monkeypatch.setattr(Tensor, "rand", classmethod(lambda cls, *shape, **kwargs: Tensor.full(shape, 1 - 2.0**-24)))
+  rows = Tensor([[0.5, 0.5, 0.0], [2.0**-149, 0.0, 0.0]])
+  assert np.float32(1 - 2.0**-24) * np.float32(2.0**-149) == np.float32(2.0**-149)
+  assert rows.multinomial(1).tolist() == [[1], [0]]
 
 
 def test_another_process_gives_the_same_numbers():

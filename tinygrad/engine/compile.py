@@ -99,7 +99,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
 def make_plan(sink: UOp, first: int = -1) -> Plan:
   """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
   if any(u.op is Ops.HOLE for u in sink.toposort()):
-    rule = "a value is read or realized that has none: its function (of vmap, shard_map, a custom op) is being traced"
+    rule = "a value is read or realized that has none: its function (of vmap, scan, a custom op, …) is being traced"
     refuse(rule, "return it and read the result; pass in what is computed outside")
   with span("localize"):
     local = sharding.localize(sink)

@@ -19,7 +19,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.forms import NUMBER, as_given, generalize
 from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, before_replays, limits, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted, walk
+from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, living, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
@@ -254,19 +254,23 @@ class Captured:
       self.given = [None if i in moved else x for i, x in enumerate(self.given)]
       self.renew(given, 0)
 
+  def settle(self, inputs: Sequence[UOp]) -> list[Any]:
+    """Before a replay, where some Tensor has changed: what was assigned happens. Those that the step has read from
+    outside, and that stand for something else now."""
+    if any(inputs[i] is not self.given[i] for i in self.written_inputs):
+      self.settled = -1  # nobody has looked at what reads these
+    taken, given_memory = {id(buffer_of(inputs[i])) for i in self.written_inputs}, {id(buffer_of(u)) for u in inputs}
+    program_order.settle(self.settled, self.state | taken, self.every | given_memory)
+    self.settled = program_order.now
+    return program_order.outdated(self.closed_over)
+
   def replay(self, inputs: Sequence[UOp], variables: Values, given: Sequence[Any]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors beside those of `given`."""
     n = self.n_inputs
     for check in self.limits if variables != self.variables else ():
       check(variables)
     if changed := inputs != self.given[:n]:
-      if any(inputs[i] is not self.given[i] for i in self.written_inputs):
-        self.settled = -1  # nobody has looked at what reads these
       self.renew(inputs, 0)
-    if self.settled != program_order.now:  # some Tensor has changed
-      taken, given_memory = {id(buffer_of(inputs[i])) for i in self.written_inputs}, {id(buffer_of(u)) for u in inputs}
-      program_order.settle(self.settled, self.state | taken, self.every | given_memory)
-      self.settled = program_order.now
     for prepare_replay in self.before:
       prepare_replay()
     if self.left is not None:
@@ -288,9 +292,7 @@ class Captured:
       with uninterrupted():  # a step is done or not
         for stretch in self.stretches:
           stretch.launch()
-    results = self.results(given)
-    if self.left is not None:
-      results = self.left.leave(results, given)
+    results = self.results(given) if self.left is None else self.left.leave(self.results(given), given)
     self.settled = program_order.now
     return results
 
@@ -415,10 +417,10 @@ class TinyJit(Generic[A, R]):
           self.forget_oldest()
         state = self.last = self.states[key]
         captured = state.captured
-        closed = captured.closed_over if captured is not None and captured.settled != program_order.now else None
-        if closed and (outdated := program_order.outdated(closed)):
-          realize_all(outdated)  # what is assigned to them from now on is seen by replays
-          captured = state.captured = None
+        if captured is not None and (captured.settled != program_order.now or inputs != captured.inputs):
+          if outdated := captured.settle(inputs):
+            realize_all(outdated)  # what is assigned to them from now on is seen by replays
+            captured = state.captured = None
         if captured is None or inputs == captured.inputs or not (shared := captured.shared(inputs)):
           break
         key = *key[:-1], shared, key[-1]  # inputs that are memory which the captured step has of its own
@@ -432,8 +434,7 @@ class TinyJit(Generic[A, R]):
             return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
         with program_order.step() as began, self.gradients.call(given, began) as call:
           self.realized(result := self.fxn(*args, **kwargs), began)
-        new = call.learn()
-        if new and all(grad is None for grad in new):  # the key that it would have had
+        if (new := call.learn()) and all(grad is None for grad in new):  # the key that it would have had
           self.states[*key[:-1], (*key[-1], *[(type(None), None)] * len(new))] = self.states.pop(key)
       return result
 
@@ -494,7 +495,8 @@ class TinyJit(Generic[A, R]):
       if variables.get(name, value) != value:
         problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
-    outside.update(program_order.written_outside(began))
+    written = [t for t in program_order.changed(began) if t._holder.born <= began]
+    outside.update(program_order.stand([*living(outside), *written]))
     if not touched.learn() and all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again

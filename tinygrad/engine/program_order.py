@@ -22,10 +22,9 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, Ref, UOp, buffer_of, side_table
 
 VIEWS = having(Trait.VIEW)
-ClosedOver = dict[Holder, tuple[int, UOp | None]]
+ClosedOver = dict[Holder, UOp]
 closed_over: ThreadList[ClosedOver] = ThreadList()
-"""For each capture that goes on the tensors that it has read from outside: the number of their last change, and the
-BUFFER of which they are views (None: a value)."""
+"""For each capture that goes on the tensors that it has read from outside, and what they stand for."""
 _turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
@@ -175,18 +174,16 @@ class ProgramOrder:
   def _read_from_outside(self, nodes: set[UOp], before: int) -> ClosedOver:
     """Of the tensors older than number `before` that are among these nodes, and not given: what they stand for."""
     found = (t for t in self.standing(nodes) if t.uop in nodes and t._holder.number <= before)
-    stand = {t._holder: (t._holder.number, _memory(t)) for t in found}
-    return {holder: x for holder, x in stand.items() if x[1] not in self.inputs}
+    return self.stand(found)
 
-  def written_outside(self, before: int) -> ClosedOver:
-    """Of the tensors that are memory, older than number `before` and changed since, and not given: what they are."""
-    stand = {h: (h.number, _memory(t)) for t in self.changed(before) if (h := t._holder).born <= before}
-    return {holder: x for holder, x in stand.items() if x[1] is not None and x[1] not in self.inputs}
+  def stand(self, tensors: Iterable[Live]) -> ClosedOver:
+    """What tensors stand for that are not given."""
+    return {t._holder: u for t in tensors if (u := _stands_for(t)) not in self.inputs}
 
   def outdated(self, noted: ClosedOver) -> list[Any]:
-    """The tensors that stand for something else by now: a value that was changed, or other memory."""
-    changed = ((t, m) for h, (n, m) in noted.items() if h.number != n and (t := h()) is not None)
-    return [t for t, m in changed if m is None or _memory(t) is not m]
+    """The tensors that stand for something else by now: a value that was changed, or computed, or other memory."""
+    changed = ((t, u) for h, u in noted.items() if (t := h()) is not None and t.uop is not u)
+    return [t for t, u in changed if _stands_for(t) is not u]
 
   @contextlib.contextmanager
   def step(self) -> Iterator[int]:
@@ -282,10 +279,10 @@ def _root(t: Live) -> UOp:
   return t.uop if state is None else state
 
 
-def _memory(t: Live) -> UOp | None:
-  """The BUFFER that `t` is a view of; None for a value."""
+def _stands_for(t: Live) -> UOp:
+  """The BUFFER that `t` is a view of; of a value its node."""
   state = memory_state(t.uop, moved=True) if t.follows else None
-  return None if state is None else state.base
+  return t.uop if state is None else state.base
 
 
 def _bound_otherwise(tensors: Sequence[Live], sink: UOp) -> list[Live]:

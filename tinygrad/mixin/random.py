@@ -381,7 +381,8 @@ class Random(Indexing):
     """int32 positions drawn with probability proportional to the elements of the last dim; (n,) or (rows, n). A scalar
     is a row of one.
 
-    Without replacement by the exponential race: the k least of -log(u)/p.
+    Without replacement by the exponential race: the k least of -log(u)/p. A row that has no positive sum, or holds a
+    NaN, gives some position in it.
     ValueError for more than two dims, for no samples, and without replacement for more than there are.
     Shape: `(n) -> (num_samples) or (rows, n) -> (rows, num_samples)`.
 
@@ -404,10 +405,10 @@ class Random(Indexing):
       draw = weight.rand_like().sub(1, reverse=True).log().neg().div(weight)
       picked = weight.gt(0).where(draw, math.inf).topk(num_samples, -1, largest=False)[1]
     else:
-      edges = weight.cumsum(1)
-      total = edges._slice(1, edges.shape[1] - 1, edges.shape[1])
-      at = self.rand(weight.shape[0], num_samples, 1, device=self._beside(None)).mul(total.unsqueeze(-1))
-      picked = at.ge(edges.unsqueeze(1)).sum(-1)
+      edges = weight.cumsum(1).unsqueeze(1)
+      total = edges._slice(2, edges.shape[2] - 1, edges.shape[2])
+      at = self.rand(weight.shape[0], num_samples, 1, device=self._beside(None)).mul(total)
+      picked = at.ge(edges).mul(edges.lt(total)).sum(-1)  # the last where something is added, though at be rounded up
     picked = picked.cast(dtypes.int32)
     return picked.reshape(num_samples) if self.ndim == 1 else picked
 
