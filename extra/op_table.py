@@ -76,6 +76,8 @@ def elementwise(op: Ops, n: int) -> UOp:
   x, i = leaf(4, 6), leaf(4, 6, dtype=dtypes.int32)
   if op is Ops.WHERE:
     return UOp.new(op, x.dtype, (leaf(4, 6, dtype=dtypes.bool), x, x))
+  if op is Ops.THREEFRY:
+    return UOp.new(op, dtypes.uint32, (leaf(4, 6, dtype=dtypes.uint32),) * n, 0)
   if op in INTEGER:
     return UOp.new(op, i.dtype, (i,) * n)
   return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, (x,) * n)
@@ -84,7 +86,7 @@ def elementwise(op: Ops, n: int) -> UOp:
 def arities() -> dict[Ops, int]:
   """How many sources an elementwise op has, and those that follow its rule."""
   out = {op: 1 if op in GroupOp.Unary else 2 if op in GroupOp.Binary else 3 for op in GroupOp.Elementwise}
-  return {**out, Ops.CONTIGUOUS: 1, Ops.DETACH: 1, Ops.CONSTRAIN: 1, Ops.ASSIGN: 2}
+  return {**out, Ops.THREEFRY: 4, Ops.CONTIGUOUS: 1, Ops.DETACH: 1, Ops.CONSTRAIN: 1, Ops.ASSIGN: 2}
 
 
 def rule(u: UOp) -> str:
