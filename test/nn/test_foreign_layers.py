@@ -149,7 +149,7 @@ def theirs_of(name, torch, optimizer):
   return made[name]()
 
 
-@pytest.mark.parametrize("name", FOREIGN_SCHEDULES)
+@pytest.mark.parametrize("name", sorted(FOREIGN_SCHEDULES))
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, of schedules that step without their optimizers
 def test_schedules(name, torch):
   optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.8)
@@ -192,7 +192,7 @@ def trained(make, steps=3):
   return w, optimizer
 
 
-@pytest.mark.parametrize("name", FOREIGN_OPTIMIZERS)
+@pytest.mark.parametrize("name", sorted(FOREIGN_OPTIMIZERS))
 def test_optimizers(name):
   code = fix_of(nn.optim, name)
   if name == "lr_scheduler":
@@ -277,7 +277,7 @@ def test_every_table_is_tested():
 # ---------------------------------------------------------------- the package
 
 
-@pytest.mark.parametrize("name", FOREIGN_FUNCTIONS)
+@pytest.mark.parametrize("name", sorted(FOREIGN_FUNCTIONS))
 def test_functions_of_the_package(name, tmp_path):
   def f(x):
     return x * 2
@@ -315,7 +315,7 @@ def test_methods_as_functions(name):
   assert eval(fix_of(tinygrad, name), NAMES) == getattr(Tensor, name)
 
 
-@pytest.mark.parametrize("name", FOREIGN_CREATORS)
+@pytest.mark.parametrize("name", sorted(FOREIGN_CREATORS))
 def test_functions_of_the_class(name):
   data = np.array([[1.0, 2.0]], np.float32)
   known = NAMES | {"x": Tensor(data), "y": Tensor(data + 5), "data": data, "dim": 1}

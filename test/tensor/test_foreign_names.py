@@ -328,7 +328,7 @@ def test_the_fix_does_what_the_method_does(name):
     np.testing.assert_array_equal(names["x"].numpy(), out.numpy())
 
 
-@pytest.mark.parametrize("name", NUMPYS)
+@pytest.mark.parametrize("name", sorted(NUMPYS))
 def test_what_numpy_computes(name):
   names = named({"x": SQUARE, "y": X.T})
   code = fix_of(names["x"], name)
@@ -336,7 +336,7 @@ def test_what_numpy_computes(name):
   np.testing.assert_allclose(eval(code, names).numpy(), NUMPYS[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", SCIPYS)
+@pytest.mark.parametrize("name", sorted(SCIPYS))
 def test_what_scipy_computes(name):
   x, want = SCIPYS[name]
   code = fix_of(Tensor(x), name)
@@ -346,7 +346,7 @@ def test_what_scipy_computes(name):
   np.testing.assert_allclose(eval(code, known).numpy(), want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", sorted(RANDOM))
 def test_random_ones(name):
   names = named({"x": np.full((2000,), 0.25, np.float32)})
   code = fix_of(names["x"], name)
@@ -376,7 +376,7 @@ def test_every_name_has_an_oracle():
   assert NUMPYS.keys() | SCIPYS.keys() == BY_NUMPY.keys()
 
 
-@pytest.mark.parametrize("name", NO_COUNTERPART)
+@pytest.mark.parametrize("name", sorted(NO_COUNTERPART))
 def test_what_has_no_counterpart_says_so(name):
   assert fix_of(Tensor(X), name) == f"nothing does the same in a line: {NO_COUNTERPART[name]}"
 
