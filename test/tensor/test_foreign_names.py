@@ -404,7 +404,7 @@ def refused(call):
   return rule, fix
 
 
-WITH = {"size": (2, 3), "scale_factor": 2, "scale": 0.5, "p": 0.0, "device": "CPU:1"}
+WITH = {"dim": 1, "size": (2, 3), "scale_factor": 2, "scale": 0.5, "p": 0.0, "device": "CPU:1"}
 ON_CLASS = {"normal", "ones", "rand", "randint", "randn", "zeros"}
 
 
@@ -426,6 +426,9 @@ def test_parameters_of_pytorch(name, given):
       assert out.dtype is dtypes.int32
     case "to", _:
       assert out.device == "CPU:1"
+    case "max" | "min", _:
+      want = (getattr(X, name)(1), getattr(X, f"arg{name}")(1))
+      assert [t.tolist() for t in out] == [y.tolist() for y in want]
     case "dropout", _:
       np.testing.assert_array_equal(out.numpy(), X)
     case "backward", "retain_graph":

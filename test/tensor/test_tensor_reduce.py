@@ -140,10 +140,3 @@ def test_running_sums_of_infinities():
   got = Tensor(x).cumsum().numpy()  # inf less the nearest float32, which is itself, would be nan
   np.testing.assert_array_equal(got[[19, 20, 69]], np.array([20, np.inf, np.inf], np.float32))
   assert np.isnan(got[70:]).all()
-
-
-def test_extrema_take_dim_and_give_values_alone():
-  x = Tensor([[1.0, 3.0], [4.0, 2.0], [0.0, 5.0]])
-  assert x.max(dim=1).tolist() == x.max(1).tolist() == [3, 4, 5] and x.min(dim=0, keepdim=True).tolist() == [[0, 2]]
-  with pytest.raises(TypeError, match="dim is another name of axis"):
-    x.max(axis=1, dim=1)

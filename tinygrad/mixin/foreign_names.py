@@ -267,6 +267,8 @@ FOREIGN_PARAMETERS = {
   },
   "dropout": {"training": "x.dropout(p)  # drops within `with Tensor.train():`", "inplace": "x.assign(x.dropout(p))"},
   "interpolate": {"scale_factor": "x.interpolate(tuple(int(n * scale_factor) for n in x.shape[2:]))"},
+  "max": {"dim": "x.max(axis=dim), x.argmax(dim)"},  # PyTorch's gives both, so that what unpacks it must not go on
+  "min": {"dim": "x.min(axis=dim), x.argmin(dim)"},
   "normal": {
     "*": "Tensor.normal({2}, mean={0}, std={1})",
     "size": "Tensor.normal(*size, mean=0.0, std=1.0)",

@@ -81,10 +81,9 @@ class Reduce(Creation):
     """
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
-  @also_named(dim="axis", keepdims="keepdim")
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The greatest element; of none, the least value of the type. With a dim, too, it is the values alone: `argmax` has
-    the positions.
+    """The greatest element; of none, the least value of the type.
     Shape: `(..) -> (..) without axis`.
 
     Examples:
@@ -95,10 +94,9 @@ class Reduce(Creation):
     """
     return self._reduce(Ops.MAX, axis, keepdim)
 
-  @also_named(dim="axis", keepdims="keepdim")
+  @also_named(keepdims="keepdim")  # PyTorch's gives positions too where it has a dim
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The least element; of none, the greatest value of the type. With a dim, too, it is the values alone: `argmin` has
-    the positions.
+    """The least element; of none, the greatest value of the type.
     Shape: `(..) -> (..) without axis`.
 
     Examples:
