@@ -329,12 +329,12 @@ def function_here(cls: type, name: str) -> str | None:
 def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> Function:
   """The function, where a parameter of PyTorch's that it does not take is a TypeError with what does the same here; so
   is a shape that comes last, as there."""
-  known = inspect.signature(function).parameters
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Any:
-    for given in kwargs.keys() & fixes.keys() - known.keys() if kwargs else ():
-      raise TypeError(with_fix(f"{name}() got an unexpected keyword argument {given!r}", fixes[given]))
+    for given in kwargs.keys() & fixes.keys() if kwargs else ():
+      if given not in inspect.signature(function).parameters:
+        raise TypeError(with_fix(f"{name}() got an unexpected keyword argument {given!r}", fixes[given]))
     if "*" in fixes and len(args) == 4 and isinstance(args[3], (tuple, list)):
       raise TypeError(with_fix(f"{name}() takes the shape first", fixes["*"].format(*args[1:])))
     return function(*args, **kwargs)

@@ -170,7 +170,7 @@ class Optimizer:
     values, grads = [], []
     for i, p in enumerate(self.params):
       if p.grad is None:
-        fix = "call backward() on a loss that uses it first; if a TinyJit does, call zero_grad() inside the TinyJit too"
+        fix = "call backward() on a loss that uses it first"
         raise RuntimeError(f"parameter {i} of shape {p.shape} has no gradient\n  fix: {fix}")
       values.append(p.detach()._at(self.device or p.device))
       grads.append(p.grad.detach()._at(self.device or p.device))

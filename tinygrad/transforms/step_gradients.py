@@ -3,9 +3,10 @@ reads there before it sets it is an argument of the function, and what it leaves
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from sys import getrefcount
-from typing import Any, Self
+from typing import Any
 
 from tinygrad.engine.jit import is_tensor
 from tinygrad.engine.program_order import program_order
@@ -43,8 +44,12 @@ class StepGradients:
     tensors = [owned(owner, given) for owner in self.read]
     return [None if t is None else t.grad for t in tensors]
 
-  def call(self, given: Sequence[Any], began: int) -> StepCall:
-    return StepCall(self, given, began)
+  @contextlib.contextmanager
+  def call(self, given: Sequence[Any], began: int) -> Iterator[StepCall]:
+    """Within, the function runs."""
+    call = StepCall(self, given, began)
+    with step_calls.holding(call):
+      yield call
 
 
 class StepCall:
@@ -56,13 +61,6 @@ class StepCall:
     self.read: dict[Holder, Any] = {}
     self.set: dict[Holder, None] = {}
     self.used: dict[Holder, None] = {}
-
-  def __enter__(self) -> Self:
-    step_calls.append(self)
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    step_calls.pop()
 
   def reads(self, t: Any) -> None:
     if t._holder not in self.set:
