@@ -897,6 +897,21 @@ def test_a_replay_reads_what_is_written_to_a_value_that_the_step_closes_over(mak
   assert len(python) <= 3 or change is replace  # then the value is memory, of which replays know
 
 
+@pytest.mark.parametrize("before", [lambda a: a * 2, lambda a: a + 1, lambda a: a.sum().reshape(1).expand(3)])
+def test_a_value_computed_of_an_argument_before_the_step_stays_what_it_was(before):
+  first = Tensor([1.0, 2.0, 3.0]).realize()
+  want, state = before(first).numpy(), Tensor([0.0, 0.0, 0.0])
+  state.replace(before(first))
+
+  @TinyJit
+  def step(x):
+    return x + state * 10
+
+  for x in (first, first, Tensor([5.0, 6.0, 7.0]), Tensor([-1.0, 0.0, 1.0])):
+    np.testing.assert_allclose(step(x).numpy(), x.numpy() + want * 10)
+  assert step.captured is not None
+
+
 def test_what_was_assigned_before_is_no_part_of_the_step():
   w, v, want = Tensor([1.0]).realize(), Tensor([1.0]).realize(), 1.0
   f = TinyJit(lambda x: (w.assign(w * 2 + x), x + 1)[1])

@@ -39,8 +39,8 @@ def numbers_of(u: UOp) -> Iterator[Number]:
         yield i, lo, 0, abs(n - m)
 
 
-def with_numbers(u: UOp, numbers: Mapping[int, UOp], mapping: dict[UOp, UOp]) -> UOp:
-  """`u` with variables for some of its numbers, over what its source becomes by `mapping`, which learns it."""
+def with_numbers(u: UOp, src: tuple[UOp, ...], numbers: Mapping[int, UOp]) -> UOp:
+  """`u` over other sources, with variables for some of its numbers."""
   if u.op is Ops.CONST:
     return numbers[0].cast(to_dtype(f"int{u.dtype.bitsize}")).bitcast(u.dtype)
   shrinks = u.op is Ops.SHRINK
@@ -48,19 +48,20 @@ def with_numbers(u: UOp, numbers: Mapping[int, UOp], mapping: dict[UOp, UOp]) ->
   for i, n in numbers.items():
     lo, hi = pairs[i]
     pairs[i] = n, simplify_sint(n + (hi - lo) if shrinks else lo + hi - n)
-  arg = tuple(pairs) if shrinks else (tuple(pairs), u.arg[1])
-  return u.replace(src=(substitute(u.src[0], {}, mapping),), arg=arg)
+  return u.replace(src=src, arg=tuple(pairs) if shrinks else (tuple(pairs), u.arg[1]))
 
 
 def with_variables(sink: UOp, found: list[tuple[UOp, Number]], which: Iterable[int]) -> UOp:
   """`sink` with variables for these of its numbers."""
-  chosen, mapping = defaultdict[UOp, dict[int, UOp]](dict), dict[UOp, UOp]()
+  chosen = defaultdict[UOp, dict[int, UOp]](dict)
   for k in which:
     u, (i, _, lo, hi) = found[k]
     chosen[u][i] = UOp.variable(f"{NUMBER}{k}", lo, hi)
-  for u, numbers in chosen.items():  # sources first
-    mapping[u] = with_numbers(u, numbers, mapping)
-  return substitute(sink, {}, mapping)
+
+  def make(u: UOp, src: tuple[UOp, ...], _: object) -> UOp:
+    return with_numbers(u, src, chosen[u]) if u in chosen else u.replace(src=src)
+
+  return substitute(sink, {}, rules=dict.fromkeys({u.op for u in chosen}, make))
 
 
 def generalize(sink: UOp, values: Mapping[str, int]) -> tuple[UOp, dict[str, int]]:

@@ -475,16 +475,15 @@ class TinyJit(Generic[A, R]):
     return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
 
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
-    """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
+    """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted, nor
+    where values from outside were computed of its arguments: these are realised, and the next call captures."""
     program_order.settle(-1, set(), None)
     runs, empty, checks, outside, before = list[Run](), list[Buffer](), list[Check](), ClosedOver(), list[Any]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recording = recorders.holding(lambda run: take_up(run, runs, empty))
-    noting = closed_over.holding(outside), limits.holding(checks.append), before_replays.holding(before)
-    with program_order.step() as began, recording, contextlib.ExitStack() as notes:
-      for note in noting:
-        notes.enter_context(note)
+    noted, limited = closed_over.holding(outside), limits.holding(checks.append)
+    with program_order.step() as began, recording, noted, limited, before_replays.holding(before):
       with self.gradients.call(given, began) as touched:
         left = touched.left(result := call())
         found = self.realized(left.beside(result), began, left.memory.values())
@@ -497,7 +496,8 @@ class TinyJit(Generic[A, R]):
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     written = [t for t in program_order.changed(began) if t._holder.born <= began]
     outside.update(program_order.stand([*living(outside), *written]))
-    if not touched.learn() and all(run.plan.local is None for run in runs):
+    realize_all(mixed := program_order.computed_of(outside, inputs))
+    if not touched.learn() and not mixed and all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}

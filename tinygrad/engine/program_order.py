@@ -142,6 +142,7 @@ class ProgramOrder:
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
+    _whole = UOp.sink(*roots.values())  # which keeps its order while it lives, for all who ask
     began = max((n for thread, n in self.steps if thread == threading.get_ident()), default=0)
     if recorders:
       if earlier := [t for t in self.readers(roots) if t._holder.number <= began]:
@@ -184,6 +185,14 @@ class ProgramOrder:
     """The tensors that stand for something else by now: a value that was changed, or computed, or other memory."""
     changed = ((t, u) for h, u in noted.items() if (t := h()) is not None and t.uop is not u)
     return [t for t, u in changed if _stands_for(t) is not u]
+
+  def computed_of(self, noted: ClosedOver, inputs: Sequence[UOp]) -> list[Any]:
+    """The tensors among those noted whose values were computed of inputs: a replay would take other inputs there."""
+    below = set(inputs)
+    for u in UOp.sink(*noted.values()).toposort():
+      if not below.isdisjoint(u.src):
+        below.add(u)
+    return living(h for h, u in noted.items() if u in below)
 
   @contextlib.contextmanager
   def step(self) -> Iterator[int]:

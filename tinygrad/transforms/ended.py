@@ -34,7 +34,8 @@ def note_ended(standing: Iterable[Any], order: Sequence[UOp], made: dict[UOp, UO
   computed = {u: v.base for u, v in made.items() if memory_state(u) is None and dtypes.is_float(u.dtype)}
   if not computed:
     return
-  before = [t for u in order for t in (*_stood(u), *living(_ended.get(u.ref, ())))] if _ended or _written else []
+  stood = {u: _stood(u) for u in order if u.ref in _written}
+  before = [t for u in order for t in (*stood.get(u, ()), *living(_ended.get(u.ref, ())))]
   takers = [*{id(t): t for t in (*standing, *before) if t.requires_grad}.values()]
   if not takers:
     return
@@ -47,7 +48,7 @@ def note_ended(standing: Iterable[Any], order: Sequence[UOp], made: dict[UOp, UO
   reached: dict[UOp, int] = {}
   for u in order:
     found = own.get(u, 0)
-    for t in _stood(u):
+    for t in stood.get(u, ()):
       found |= bits.get(t._holder, 0)
     if dtypes.is_float(u.dtype):
       for s in sources(u):

@@ -90,8 +90,9 @@ def _key_of(u: UOp) -> bytes:
 
 
 def _bound_in(u: UOp) -> frozenset[tuple[UOp, int]]:
-  here = ((u.src[0], u.src[1].arg),) if u.op is Ops.BIND else ()
-  return frozenset(here).union(*{s.bound for s in (*u.src, *uops_in(u.arg))})
+  below = {s.bound for s in (*u.src, *uops_in(u.arg))}
+  found = below.pop() if len(below) == 1 else frozenset[tuple[UOp, int]]().union(*below)
+  return found | {(u.src[0], u.src[1].arg)} if u.op is Ops.BIND else found
 
 
 def _loops_of(u: UOp) -> frozenset[UOp]:

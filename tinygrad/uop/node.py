@@ -601,13 +601,11 @@ def stored(u: UOp, device: Placement) -> UOp:
   return store
 
 
-def uops_in(arg: Any) -> Iterable[UOp]:
+def uops_in(arg: Any) -> Sequence[UOp]:
   """The UOps inside an arg: symbolic dims in its tuples."""
-  if isinstance(arg, UOp):
-    yield arg
-  elif isinstance(arg, tuple):
-    for x in arg:
-      yield from uops_in(x)
+  if isinstance(arg, tuple):
+    return [u for x in arg if type(x) is not int for u in uops_in(x)]
+  return (arg,) if isinstance(arg, UOp) else ()
 
 
 def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
@@ -619,8 +617,8 @@ def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
       return simplify_sint(v)
     return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v
   if type(arg) is tuple:
-    mapped = tuple(map_arg(x, f) for x in arg)
-    return arg if all(x is y for x, y in zip(arg, mapped, strict=True)) else mapped
+    mapped = tuple([x if type(x) is int else map_arg(x, f) for x in arg])
+    return arg if mapped == arg else mapped
   return arg
 
 

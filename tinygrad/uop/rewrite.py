@@ -11,6 +11,7 @@ from tinygrad.uop.op import GroupOp, Ops
 
 Sources = tuple[UOp, ...]
 Make = Callable[[UOp, Sources], UOp]
+Anew = Callable[[UOp, Sources, Any], UOp]  # of a node, what its sources became, and its arg
 Rules = Mapping[Ops, Callable[[UOp], UOp | None]]
 
 
@@ -66,14 +67,14 @@ def substitute(
   root: UOp,
   mapping: Mapping[UOp, UOp],
   memo: dict[UOp, UOp] | None = None,
-  anew: Callable[[UOp, Sources, Any], UOp] | None = None,
+  anew: Anew | None = None,
+  rules: Mapping[Ops, Anew] = {},
 ) -> UOp:
   """`root` with nodes replaced, those inside args (symbolic dims) included. Replacements are not searched again.
   Where one is of the same op, shape and placement, those of the nodes above it are carried over. `anew` makes the
-  nodes of which a source now has another placement, and comparisons."""
-  done: dict[UOp, UOp] = dict(mapping) if memo is None else memo
-  if memo is not None:
-    done.update(mapping)
+  nodes of which a source now has another placement, and comparisons; `rules`, by op, all nodes outside args."""
+  done: dict[UOp, UOp] = {} if memo is None else memo
+  done.update(mapping)
   alike: set[UOp] = set()  # nodes that became one of the same shape and placement
 
   def inside(u: UOp) -> UOp:
@@ -81,9 +82,11 @@ def substitute(
 
   def make(u: UOp, src: Sources) -> UOp:
     arg = u.arg if u.arg is None or u.op in _PLAIN_ARGS else map_arg(u.arg, inside)
-    if src == u.src and arg is u.arg:
+    if u.op in rules:
+      v = rules[u.op](u, src, arg)
+    elif src == u.src and arg is u.arg:
       return u
-    if anew is not None and (
+    elif anew is not None and (
       u.op in GroupOp.Comparison or any(s is not t and s.device != t.device for s, t in zip(u.src, src))
     ):
       v = anew(u, src, arg)
