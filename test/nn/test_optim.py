@@ -68,10 +68,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("devices", [None, D2], ids=["one", "two"])
+@pytest.mark.parametrize("dtype, rough", [("float32", 2e-5), ("float64", 1e-13)])
 @pytest.mark.parametrize("name", CASES)
-def test_three_steps(name, devices):
+def test_three_steps(name, dtype, rough, devices):
   make, rule = CASES[name]
-  w, b = Tensor(W.astype(np.float32)), Tensor(B.astype(np.float32))
+  w, b = Tensor(W.astype(dtype)), Tensor(B.astype(dtype))
   if devices:
     w.shard_(devices, 0), b.shard_(devices, None)
   opt = make([w, b])
@@ -83,7 +84,8 @@ def test_three_steps(name, devices):
       opt.step()
       want = [rule(p, g, s, t) for p, g, s in zip(want, gradients(*want), state)]
   for got, x in zip((w, b), want):
-    np.testing.assert_allclose(got.numpy(), x, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(got.numpy(), x, rtol=rough, atol=rough)
+  assert {x.dtype.name for x in nn.state.get_state_dict(opt).values()} == {w.dtype.name}
   if devices:
     assert w.device is Sharding(D2, 0) and b.device is Sharding(D2)
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tinygrad.dtype import dtypes
 from tinygrad.nn.foreign_layers import FOREIGN_SCHEDULES, OF_SCHEDULE, no_such
 from tinygrad.nn.optim import Optimizer, _check_number
 from tinygrad.tensor import Tensor
@@ -30,7 +29,7 @@ def _check_optimizer(owner: object, optimizer: object) -> None:
 
 
 class LR_Scheduler:
-  """`get_lr` gives the rate (float32, shape (1,)) from `epoch_counter`, the number of steps taken.
+  """`get_lr` gives the rate, of shape (1,), from `epoch_counter`, the number of steps taken; both of the rate's type.
 
   Examples:
     >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
@@ -46,7 +45,7 @@ class LR_Scheduler:
   def __init__(self, optimizer: Optimizer) -> None:
     _check_optimizer(self, optimizer)
     self.optimizer, where = optimizer, optimizer.lr.device
-    self.epoch_counter = Tensor([0.0], dtype=dtypes.float32, requires_grad=False).to(where).realize()
+    self.epoch_counter = Tensor([0.0], dtype=optimizer.lr.dtype, requires_grad=False).to(where).realize()
     self.base_lr = float(optimizer.lr.item())
 
   def get_lr(self) -> Tensor:
@@ -114,7 +113,8 @@ class LambdaLR(LR_Scheduler):
 
   def get_lr(self) -> Tensor:
     factor = self.lr_lambda(self.epoch_counter)
-    return (factor if isinstance(factor, Tensor) else Tensor([float(factor)])) * self.base_lr
+    rate = factor if isinstance(factor, Tensor) else Tensor([float(factor)], dtype=self.epoch_counter.dtype)
+    return rate * self.base_lr
 
 
 class MultiStepLR(LR_Scheduler):
@@ -141,7 +141,7 @@ class MultiStepLR(LR_Scheduler):
     self.milestones, self.gamma = sorted(milestones), gamma
 
   def get_lr(self) -> Tensor:
-    lr = Tensor.full((1,), self.base_lr)
+    lr = Tensor.full((1,), self.base_lr, dtype=self.epoch_counter.dtype)
     for m in self.milestones:
       lr = (self.epoch_counter >= m).where(lr * self.gamma, lr)
     return lr

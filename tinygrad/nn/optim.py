@@ -39,10 +39,11 @@ def _check_number(owner: object, span: str, example: float, /, **given: Any) -> 
 class Optimizer:
   """What all optimizers do. A parameter whose requires_grad is unset gets True; one with False is left alone.
 
-  `lr` is a float32 tensor of shape (1,): change it with `opt.lr = x` or `opt.lr.assign([x])`, inside a captured step
-  too. `device`: where the optimizer's state is and its arithmetic is done; beside each parameter unless given.
-  Parameters may live on several device sets (the stages of a pipeline): what they share is sent to each. `fused` is
-  accepted and has no effect: the scheduler decides which updates share a kernel.
+  `lr` is a tensor of shape (1,): change it with `opt.lr = x` or `opt.lr.assign([x])`, inside a captured step too.
+  `param_dtype`: its type, the state's and that of the arithmetic; float32, or float64 where a parameter has that.
+  `device`: where the optimizer's state is and its arithmetic is done; beside each parameter unless given. Parameters
+  may live on several device sets (the stages of a pipeline): what they share is sent to each. `fused` is accepted and
+  has no effect: the scheduler decides which updates share a kernel.
 
   Examples:
     >>> w = Tensor([1.0]).realize()
@@ -71,6 +72,7 @@ class Optimizer:
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
+    self.param_dtype = dtypes.float64 if any(p.dtype is dtypes.float64 for p in self.params) else dtypes.float32
     _check_number(self, "[0, inf)", 0.001, lr=lr)
     vars(self)["lr"] = self._scalar(float(lr))  # by this name in a state dict
 
@@ -111,16 +113,16 @@ class Optimizer:
       >>> optimizer.assign_lr(0.25)[0].item()
       0.25
     """
-    return [self.lr.assign(rate.cast(dtypes.float32) if isinstance(rate, Tensor) else rate)]
+    return [self.lr.assign(rate.cast(self.lr.dtype) if isinstance(rate, Tensor) else rate)]
 
   def _scalar(self, value: float) -> Tensor:
-    """float32 (1,) in memory, a copy on every device of the optimizer, or of the first parameter."""
+    """Of shape (1,), in memory, a copy on every device of the optimizer, or of the first parameter."""
     where = everywhere(self.device or self.params[0].device)
-    return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(where)
+    return Tensor([value], dtype=self.param_dtype, requires_grad=False).to(where)
 
   def _new_optim_param(self) -> list[Tensor]:
-    """float32 zeros for every parameter."""
-    kind: dict[str, Any] = {"dtype": dtypes.float32, "requires_grad": False}
+    """Zeros for every parameter."""
+    kind: dict[str, Any] = {"dtype": self.param_dtype, "requires_grad": False}
     return [Tensor.zeros(p.shape, device=self.device or p.device, **kind) for p in self.params]
 
   def zero_grad(self) -> None:
@@ -276,7 +278,7 @@ class LARS(Optimizer):
   def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     updates = []
     for i, (w, g) in enumerate(zip(params, grads)):
-      w, g, rate = w.float(), g.float(), scalar_beside(self.lr, w)
+      w, g, rate = w.cast(self.param_dtype), g.cast(self.param_dtype), scalar_beside(self.lr, w)
       if self.tcoef:
         size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
         rate = rate * ((size > 0) & (slope > 0)).where(self.tcoef * size / (slope + self.wd * size), 1.0)
@@ -395,7 +397,7 @@ class LAMB(Optimizer):
     shared = (self.lr, 1 / (1 - self.b1_t), 1 / (1 - self.b2_t))
     updates = []
     for w, g, m, v in zip(params, grads, self.m, self.v):
-      w, g = w.float(), g.float()
+      w, g = w.cast(self.param_dtype), g.cast(self.param_dtype)
       rate, first, second = (scalar_beside(x, w) for x in shared)
       m.assign(self.b1 * m + (1 - self.b1) * g)
       v.assign(self.b2 * v + (1 - self.b2) * g * g)
