@@ -32,10 +32,16 @@ def is_loop(u: UOp) -> bool:
 
 def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   """`roots` with memory in the place of the results of loops below them, which have run. A loop of what an assignment
-  makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
+  makes, whose old content somebody still reads, stays: it is unrolled into the graph.
+  Raises: TypeError where that is one of which nobody knows how many steps it has."""
   order = UOp.sink(*roots).toposort()
   found = [u for u in order if is_loop(u)]
-  if not found or (happened := effects_below(found, roots)) is None:
+  if not found:
+    return roots
+  if (happened := effects_below(found, roots)) is None:
+    if any(isinstance(u.arg[1], WhileOp) for u in found):
+      rule = "while_loop: it reads what was assigned to a Tensor, of which the content before that is still to be read"
+      raise TypeError(f"{rule}\n  fix: call realize() on that Tensor before the loop")
     return roots
   groups: dict[tuple[Any, Nodes], list[UOp]] = {}
   for u in found:
