@@ -68,6 +68,7 @@ SMALL = 0.25  # what smaller numbers are measured by: sums of which terms cancel
 # what there is an error for, with what to do instead
 REFUSED: dict[type, tuple[str, ...]] = {
   JitError: ("has used this gradient",),
+  ValueError: ("in one computation\n  fix: realize",),  # parts of one memory written at two values of a variable
   TypeError: ("content before that is still to be read\n  fix: call realize",),
 }
 HELD = 1 << 22  # bytes of fresh memory at most that is filled: more is seldom, and takes its time
@@ -306,7 +307,7 @@ class Exact(World):
       raise Halt
 
   def attempt(self, call: Callable[[], Any]) -> None:
-    self.failed_there = next(self.fails)
+    self.failed_there = next(self.fails, None)
     with contextlib.suppress(Halt):
       call()
     self.failed_there = None
@@ -439,7 +440,7 @@ def faults(script: Script) -> list[str]:
   except Exception as e:
     if problem or isinstance(e, Invalid):
       raise Invalid(f"{problem} | {e}") from e
-    raise
+    return [f"the oracle: {type(e).__name__}: {e}"]
   return [problem] if problem else oracle.faults
 
 

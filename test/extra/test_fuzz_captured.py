@@ -130,6 +130,12 @@ def test_an_error_that_says_what_to_do_is_no_fault_and_another_is(monkeypatch):
   assert faults(script)[0].startswith("TypeError: while_loop")
 
 
+def test_what_the_oracle_alone_refuses_is_a_fault(monkeypatch):
+  monkeypatch.setattr(fuzz_captured, "attend", lambda x: 1 / (x.device != "PYTHON"))
+  script = program([X], ("def f0():", (), "return ()"), ["attend(m.s3)"])
+  assert faults(script) == ["the oracle: ZeroDivisionError: division by zero"]
+
+
 def test_what_failed_is_printed(capsys, monkeypatch):
   monkeypatch.setattr(fuzz_captured, "ROUGH", dict.fromkeys(fuzz_captured.ROUGH, 0.0))
   assert main(["--seed", "5", "--count", "1", "--whole"]) == 1
