@@ -50,8 +50,16 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   for (loop, src), nodes in groups.items():
     run = run_loop if isinstance(loop, ScanLoop) else run_while
     made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
-    made |= {u: u.base for u in UOp.sink(*src).toposort() if u in happened}
+    made |= {u: u.base for u in UOp.sink(*sources_read(loop, src, nodes)).toposort() if u in happened}
   return [with_replaced(u, dict(made)) for u in roots]
+
+
+def sources_read(loop: ScanLoop | WhileLoop, src: Nodes, nodes: Iterable[UOp]) -> Sequence[UOp]:
+  """The sources that are computed for these results: all but the carries that none of them depends on."""
+  if isinstance(loop, WhileLoop):
+    return src
+  needed = needed_carries(loop, (u.arg[1].out for u in nodes))
+  return [x for i, x in enumerate(src) if i in needed or i >= len(loop.after)]
 
 
 def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
