@@ -48,7 +48,7 @@ class Name:
   text: str
   shape: Shape
   kind: str  # F, G, V (F or G, as it is replaced), I<n, whose numbers are below n, or B, of truths
-  what: str  # state, memory, value, view, or hole: what a function within an expression is given
+  what: str  # state, memory, value, view, given (which is only read), or hole: what a function in an expression has
 
   @property
   def floats(self) -> bool:
@@ -687,7 +687,9 @@ class Writer(Lines):
     self.n = "n" * symbolic
     names = [self.fresh("x") for _ in inputs]
     way, called, packed = self.pick(*PACKINGS[:1] * 3, *PACKINGS[1:])
-    args = [Name(called.format(x=x, i=i), shape, "F", "memory") for i, (x, shape) in enumerate(zip(names, inputs))]
+    donated = way != "named" and len(self.placements) == 1 and self.chance(0.25)
+    what = "given" if donated else "memory"  # what is donated is not written, so that it is memory as it was
+    args = [Name(called.format(x=x, i=i), shape, "F", what) for i, (x, shape) in enumerate(zip(names, inputs))]
     self.scope, self.captured = [*state, *args], True
     lines: list[str] = []
     for _ in range(self.pick(1, 2, 3, 4, 6)):
@@ -707,20 +709,15 @@ class Writer(Lines):
     packing = packed(names)
     for i, x in enumerate(names):
       packing = re.sub(rf"(?<!')\b{x}\b(?![='])", f"{{{i}}}", packing)
-    text = "\n".join([*self.decorators(results, way), head]), tuple(lines), f"return ({said},)"
+    text = "\n".join([*self.decorators(results, donated), head]), tuple(lines), f"return ({said},)"
     function = Function(number, inputs, packing, symbolic, self.numeric, fails, results, text)
     self.scope, self.n, self.numeric, self.captured = state, "", False, False
     return function
 
-  def decorators(self, results: list[Name], way: str) -> Iterator[str]:
+  def decorators(self, results: list[Name], donated: bool) -> Iterator[str]:
     yield "@TinyJit" if self.chance(0.9) else "@TinyJit(prune=True)"
     made = [i for i, x in enumerate(results) if x.what == "value"]
-    if (
-      self.computed.isdisjoint(x.text for x in results)
-      and way != "named"
-      and len(self.placements) == 1
-      and self.chance(0.25)
-    ):
+    if donated and self.computed.isdisjoint(x.text for x in results):
       yield f"@donated({made})"
 
   def results(self, args: list[Name]) -> list[Name]:
