@@ -51,6 +51,9 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
     run = run_loop if isinstance(loop, ScanLoop) else run_while
     made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
     made |= {u: u.base for u in UOp.sink(*sources_read(loop, src, nodes)).toposort() if u in happened}
+    if left := [u for u in UOp.sink(*src).toposort() if u in happened and u not in made]:
+      realize(*(with_replaced(u, dict(made)) for u in left))  # all that is below what is realized has happened
+      made |= {u: u.base for u in left}
   return [with_replaced(u, dict(made)) for u in roots]
 
 
