@@ -54,6 +54,26 @@ def test_a_step_trains_alike_in_the_memory_that_it_was_given(captured, devices):
   assert [buffer_of(t.uop) for tree in own for t in tree.values()] == memory
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_the_function_has_written_reads_the_value(captured):
+  """Mutant: what the function has written is written anew, of what lies in the donated memory."""
+  state, total = Tensor([1.0, 2.0]).realize(), Tensor([0.0, 0.0]).realize()
+
+  def f(x):
+    v = x * 2
+    state.assign(state + v)
+    total.assign(total + state)
+    return v, state * 3, total.sum()
+
+  step = TinyJit(donate(f)) if captured else donate(f)
+  for i in range(1, 4):
+    x = Tensor([1.0, 1.0]).realize()
+    a, b, c = step(x)
+    Tensor.realize(a, b, c, state)
+    assert (a.tolist(), b.tolist(), x.tolist()) == ([2, 2], [3 + 6 * i, 6 + 6 * i], [2, 2])
+    assert (state.tolist(), c.item()) == ([1 + 2 * i, 2 + 2 * i], sum(3 + 4 * k for k in range(1, i + 1)))
+
+
 def test_it_takes_no_more_memory():
   def peak(f):
     state = {"w": Tensor.ones(1 << 16).contiguous().realize()}

@@ -498,6 +498,20 @@ def test_a_carry_is_found_by_its_key_whatever_the_order_of_keys(interpreted):
     assert (last["a"].item(), last["b"].item()) == (4.0, 12.0)
 
 
+@pytest.mark.parametrize("asked", ["ys", "c ys", "ys c"])
+@pytest.mark.parametrize("step", [lambda c, x: (c + x, x * 2), lambda c, x: (c, x * 2)], ids=["changes", "stays"])
+def test_what_was_assigned_to_a_carry_that_nothing_depends_on_happens(step, asked):
+  """Mutant: it is taken for done, as if the loop had read it."""
+  c, xs = Tensor([5.0]).realize(), Tensor([[1.0], [2.0]]).realize()
+  c.assign(Tensor([6.0]))
+  ys = scan(step, c, xs)[1]
+  Tensor.realize(*({"c": c, "ys": ys}[name] for name in asked.split()))
+  assert (c.tolist(), ys.tolist()) == ([6], [[2], [4]])
+  c.assign(c + 1)
+  ys = scan(step, c, xs)[1].realize()
+  assert (c.tolist(), ys.tolist()) == ([7], [[2], [4]])
+
+
 def test_a_rule_may_read_of_a_step_what_the_value_does_not():
   f = custom_vjp(lambda a, b: a * 2)
   f.defvjp(lambda a, b: (a * 2, b), lambda b, g: (g * 3, g * b))

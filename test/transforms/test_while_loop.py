@@ -208,6 +208,27 @@ def test_tangents_of_what_a_loop_reads_and_of_what_only_becomes_one():
   np.testing.assert_allclose(jacfwd(root)(Tensor(a)).numpy(), np.diag(0.5 / np.sqrt(a)), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_loop_between_a_write_and_what_reads_the_content_before_it(captured):
+  state = Tensor([1.0, 2.0]).realize()
+
+  def step(x, first):
+    old = state * 2
+    state.assign(state + x)
+    if first:
+      state.realize()
+    y = while_loop(lambda c: c.sum() < 50, lambda c: c + 1, state)
+    return y.realize(), old
+
+  f = TinyJit(step) if captured else step
+  with pytest.raises(TypeError, match="content before that is still to be read\n  fix: call realize"):
+    f(Tensor([1.0, 1.0]).realize(), False)
+  state.assign(Tensor([1.0, 2.0])).realize()
+  for i in range(1, 5):
+    y, old = f(Tensor([1.0, 1.0]).realize(), True)
+    assert (y.tolist(), old.tolist(), state.tolist()) == ([25, 26], [2 * i, 2 + 2 * i], [1 + i, 2 + i])
+
+
 ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
 REFUSED = {
   "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),

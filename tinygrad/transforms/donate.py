@@ -52,7 +52,8 @@ def donated_to(made: Mapping[int, Any], taken: Mapping[int, Any]) -> dict[int, A
   shown: dict[int, Any] = {}
   for k in sorted(made, key=lambda k: order[made[k].uop]):
     value = made[k].uop
-    u = value if value in contents else with_replaced(value, dict(contents))
+    written = {u: u for u in value.toposort() if u.op is Ops.AFTER}  # other memory, which others read as it is
+    u = value if value in contents else with_replaced(value, written | contents)
     shown[k] = made[k] if u is value else made[k]._new(u)
     if k in taken:
       shown[k] = taken[k].assign(shown[k])

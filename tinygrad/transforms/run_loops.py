@@ -32,10 +32,16 @@ def is_loop(u: UOp) -> bool:
 
 def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   """`roots` with memory in the place of the results of loops below them, which have run. A loop of what an assignment
-  makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
+  makes, whose old content somebody still reads, stays: it is unrolled into the graph.
+  Raises: TypeError where that is one of which nobody knows how many steps it has."""
   order = UOp.sink(*roots).toposort()
   found = [u for u in order if is_loop(u)]
-  if not found or (happened := effects_below(found, roots)) is None:
+  if not found:
+    return roots
+  if (happened := effects_below(found, roots)) is None:
+    if any(isinstance(u.arg[1], WhileOp) for u in found):
+      rule = "while_loop: it reads what was assigned to a Tensor, of which the content before that is still to be read"
+      raise TypeError(f"{rule}\n  fix: call realize() on that Tensor before the loop")
     return roots
   groups: dict[tuple[Any, Nodes], list[UOp]] = {}
   for u in found:
@@ -44,8 +50,19 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   for (loop, src), nodes in groups.items():
     run = run_loop if isinstance(loop, ScanLoop) else run_while
     made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
-    made |= {u: u.base for u in UOp.sink(*src).toposort() if u in happened}
+    made |= {u: u.base for u in UOp.sink(*sources_read(loop, src, nodes)).toposort() if u in happened}
+    if left := [u for u in UOp.sink(*src).toposort() if u in happened and u not in made]:
+      realize(*(with_replaced(u, dict(made)) for u in left))  # all that is below what is realized has happened
+      made |= {u: u.base for u in left}
   return [with_replaced(u, dict(made)) for u in roots]
+
+
+def sources_read(loop: ScanLoop | WhileLoop, src: Nodes, nodes: Iterable[UOp]) -> Sequence[UOp]:
+  """The sources that are computed for these results: all but the carries that none of them depends on."""
+  if isinstance(loop, WhileLoop):
+    return src
+  needed = needed_carries(loop, (u.arg[1].out for u in nodes))
+  return [x for i, x in enumerate(src) if i in needed or i >= len(loop.after)]
 
 
 def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
