@@ -41,9 +41,7 @@ def check_limits(kernel: UOp) -> None:
   loops = {u for s in kernel.src if s.op is Ops.STORE for u in s.toposort() if u.op is Ops.RANGE}
   for r in (x.src[0] for x in kernel.src if x.op is not Ops.STORE):
     if r.op is Ops.RANGE and r not in loops:
-      raise SpecError(
-        f"kernel: loop {r.arg[0]} may end early, and a pass has put another in its place without that end"
-      )
+      raise SpecError(f"kernel: loop {r.arg[0]} may end early; what a pass has put in its place does not")
 
 
 def _fault(u: UOp) -> str | None:

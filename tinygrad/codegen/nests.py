@@ -234,9 +234,8 @@ class NestSchedule:
     threads = [self.grid[to] for to in grid if to in self.grid]
     for u in self.kernel.toposort():
       if u.op is Ops.MMA and not bind.is_lane(u.src[2], threads, u.arg.lanes):
-        raise IllegalStep(
-          f"the lanes of core {u.arg} are not threads side by side", "bind them last, to the first threads"
-        )
+        rule = f"the lanes of core {u.arg} are not threads side by side"
+        raise IllegalStep(rule, "bind them last, to the first threads")
     self.kernel = bind.with_threads(self.kernel, threads)
 
   def stage(self, *panels: Staged) -> None:

@@ -476,7 +476,8 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted, nor
-    where values from outside were computed of its arguments: these are realised, and the next call captures."""
+    where values from outside were computed of its arguments or of what it writes: they are realised, and the next call
+    captures."""
     program_order.settle(-1, set(), None)
     runs, empty, checks, outside, before = list[Run](), list[Buffer](), list[Check](), ClosedOver(), list[Any]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
@@ -495,12 +496,12 @@ class TinyJit(Generic[A, R]):
         problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     written = [t for t in program_order.changed(began) if t._holder.born <= began]
+    work = [w for run in runs for w in work_of(run)]
+    targets = {id(m) for w in work for m in w.written}
+    realize_all(mixed := program_order.computed_of(outside, targets.union(id(buffer_of(u)) for u in inputs)))
     outside.update(program_order.stand([*living(outside), *written]))
-    realize_all(mixed := program_order.computed_of(outside, inputs))
     if not touched.learn() and not mixed and all(run.plan.local is None for run in runs):
-      work = [w for run in runs for w in work_of(run)]
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
-      targets = {id(m) for w in work for m in w.written}
       pass_away(unseen(empty))
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import reduced_placement
@@ -142,15 +142,15 @@ class ProgramOrder:
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
     for first does not matter. Each tensor but `read` then holds its buffer; returns what `read` would be."""
     roots = {id(t): _root(t) for t in asked} | {id(t): t.uop for t in read}
-    _whole = UOp.sink(*roots.values())  # which keeps its order while it lives, for all who ask
+    whole = UOp.sink(*roots.values())  # which keeps its order while it lives, for all who ask
     began = max((n for thread, n in self.steps if thread == threading.get_ident()), default=0)
     if recorders:
+      for noted in closed_over[-1:]:
+        noted.update(self._read_from_outside(set(whole.toposort()), began))
       if earlier := [t for t in self.readers(roots) if t._holder.number <= began]:
         with recorders.emptied():  # a replay must not write to them
           self._due_now(earlier)
         return self.run(asked, read)
-      for noted in closed_over[-1:]:
-        noted.update(self._read_from_outside(set(UOp.sink(*roots.values()).toposort()), began))
     due: list[Live] = []
     while more := self.readers(roots):
       for t in more:
@@ -186,13 +186,13 @@ class ProgramOrder:
     changed = ((t, u) for h, u in noted.items() if (t := h()) is not None and t.uop is not u)
     return [t for t, u in changed if _stands_for(t) is not u]
 
-  def computed_of(self, noted: ClosedOver, inputs: Sequence[UOp]) -> list[Any]:
-    """The tensors among those noted whose values were computed of inputs: a replay would take other inputs there."""
-    below = set(inputs)
+  def computed_of(self, noted: ClosedOver, memory: Collection[int]) -> list[Any]:
+    """The tensors among those noted whose values were computed of Buffers (by id): a replay finds something else there."""
+    below = set[UOp]()
     for u in UOp.sink(*noted.values()).toposort():
-      if not below.isdisjoint(u.src):
+      if not below.isdisjoint(u.src) or (u.op is Ops.BUFFER and id(buffer_of(u)) in memory):
         below.add(u)
-    return living(h for h, u in noted.items() if u in below)
+    return living(h for h, u in noted.items() if u in below and u.op is not Ops.BUFFER)
 
   @contextlib.contextmanager
   def step(self) -> Iterator[int]:

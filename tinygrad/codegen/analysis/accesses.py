@@ -236,11 +236,9 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   if r is None:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
-  used = lanes * efficiency(size(r), lanes)
-  costs = [
-    a.cost(r, lanes) if item.over or a.across(r, lanes) is None else TURN * (1 + a.stored) for a in item.accesses
-  ]
-  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, item.over))), 1) if r in item.over else 0.0
+  used, over = lanes * efficiency(size(r), lanes), item.over
+  costs = [a.cost(r, lanes) if over or a.across(r, lanes) is None else TURN * (1 + a.stored) for a in item.accesses]
+  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, over))), 1) if r in over else 0.0
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
 
