@@ -28,6 +28,7 @@ from tinygrad.nn.state import get_state_dict
 from tinygrad.sharding.localize import inline_custom
 from tinygrad.transforms import run_loops
 from tinygrad.transforms.run_loops import is_loop
+from tinygrad.transforms.tree import tree_leaves
 from tinygrad.uop import UOp
 
 rng = np.random.default_rng(0)
@@ -475,6 +476,26 @@ def test_the_tangent_of_a_loop_is_a_loop(by):
   for k in range(2):
     ends = [of(*(p + sign * 1e-6 * t for p, t in zip(primals, tangents)))[k].numpy() for sign in (1, -1)]
     np.testing.assert_allclose(found[k].numpy(), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_sources_that_are_one_tensor(length):
+  """The first step reads one buffer where later ones read two, and may need other memory for what is between."""
+  x, xs = (Tensor(np.random.default_rng(i).normal(size=n)).realize() for i, n in enumerate(((3,), (length, 3))))
+  steps = {
+    "carry, and outside": (lambda c, y: ((c * y).softmax() + (x * y).softmax() * x, None), x, xs),
+    "two carries": (lambda c, y: ({"a": (c["a"] * y).softmax(), "b": c["a"] + c["b"]}, c["b"]), {"a": x, "b": x}, xs),
+    "carry, and elements": (lambda c, y: (c + (y.exp() * c.softmax().sum()), c), xs, xs.reshape(length, 1, 3)),
+  }
+  for f, init, elements in steps.values():
+    found = tree_leaves(scan(f, init, elements))
+    carry, ys = init, []
+    for i in range(length):
+      carry, y = f(carry, elements[i])
+      ys.append(y)
+    wanted = [*tree_leaves(carry), *([] if y is None else [Tensor.stack(*ys)])]
+    for got, want in zip(found, wanted, strict=True):
+      np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-12)
 
 
 def test_the_tangent_of_a_loop_of_any_length_has_as_many_kernels():

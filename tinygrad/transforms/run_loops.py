@@ -15,6 +15,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, run_of, work_of
 from tinygrad.helpers import uninterrupted
+from tinygrad.runtime.plans import Plan
 from tinygrad.runtime.transfer import at_rest, host_array
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
@@ -108,8 +109,7 @@ class Steps:
     turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
     if turn not in self.runs:
       plan, buffers, values = plan_of(self.graph(k))
-      temps = self.runs[0].memory[len(buffers) :] if k else None  # one memory for all turns
-      self.runs[turn] = run_of(plan, buffers, values, temps)
+      self.runs[turn] = run_of(plan, buffers, values, self.temps(plan))
     run, name, at = self.runs[turn], self.variable.arg[0], self.number(k)
     if recorders or run.plan.local is not None:  # each step is told of by itself
       execute(replace(run, variables={**run.variables, name: at}))
@@ -117,6 +117,11 @@ class Steps:
       if turn not in self.prepared:
         self.prepared[turn] = Prepared(run, name)
       self.prepared[turn].launch(at)
+
+  def temps(self, plan: Plan) -> list[Buffer] | None:
+    """One memory for all turns that need the same: where two sources are one buffer, the first turn may need less."""
+    alike = [run for run in self.runs.values() if run.plan.temps == plan.temps]
+    return alike[0].memory[len(alike[0].memory) - len(plan.temps) :] if alike else None
 
 
 class Prepared:
