@@ -228,6 +228,23 @@ def test_with_shard_map():
   close([scan(lambda c, wi: (part(c, wi), None), x.shard(mesh, P("dp")), w)[0]], [c])
 
 
+@pytest.mark.parametrize("cut", [lambda w: w, lambda w: w.shard(DEVICES)], ids=["one device", "all devices"])
+@pytest.mark.parametrize(
+  "f",
+  [
+    lambda a, w: scan(lambda c, _: ((c * w).sin(), c), a, length=3),
+    lambda a, w: (while_loop(lambda c: c.square().sum() > 0.1, lambda c: c * w.sigmoid(), a), a),
+  ],
+  ids=["scan", "while_loop"],
+)
+def test_in_shard_map_a_carry_meets_what_is_read_from_outside(f, cut):
+  """A carry that is a device's part stays one, wherever that lies which the function closes over."""
+  x, w = Tensor(X), cut(Tensor(W[0, 0]).realize())
+  over = shard_map(lambda a: f(a, w)[0], Mesh(DEVICES, names=("dp",)), P("dp"), P("dp"))
+  parts = [f(part, Tensor(W[0, 0])) for part in x.split(x.shape[0] // len(DEVICES))]
+  close([over(x)], [Tensor.cat(*[c for c, _ in parts])])
+
+
 def test_a_loop_in_a_loop():
   x, w = Tensor(X), Tensor(W)
   got = scan(lambda c, wi: (scan(lambda d, _: (d * 0.5 + wi.sum(), None), c, length=3)[0], c.sum()), x, w)

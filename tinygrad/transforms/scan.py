@@ -11,6 +11,7 @@ from tinygrad.device import Placement, Sharding, reduced_placement
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.engine.realize import stages
+from tinygrad.engine.run import tracers
 from tinygrad.transforms.batching import Lanes, in_dims, one_lane
 from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
@@ -71,11 +72,11 @@ def scan(
 
 
 def carried_at(u: UOp, place: Placement | None) -> UOp:
-  """A carry where the loop has it."""
+  """A carry where the loop has it. What has no place in a function of a device's part is that part, and stays there."""
   if place is None:
     return u
   if u.device is None:
-    return u.copy_to_device(place)
+    return u if any(isinstance(t, Lanes) and t.mesh is not None for t in tracers) else u.copy_to_device(place)
   return u.move(reduced_placement(place), pinned=False)
 
 
