@@ -11,6 +11,7 @@ from tinygrad import (
   checkpoint,
   cond,
   custom_vjp,
+  donate,
   grad,
   jvp,
   nn,
@@ -352,6 +353,22 @@ def test_between_assignments(apart, monkeypatch):
     return w
 
   close([trained(lambda x, w: scan(step, x, w))], [trained(loop)])
+
+
+def test_constants_and_numbers_of_a_loop_that_is_unrolled_between_assignments():
+  """A step that returns zeros, and reads a number that replays are given anew, where no loop can run."""
+
+  def f(x, xs, n):
+    last, each = scan(lambda c, y: ((c * 0.6).tanh(), c), x, xs)
+    again = scan(lambda c, y: ((c * n + last.sin().sum()).tanh(), (Tensor.zeros(2), y * n)), each, xs)
+    return last, again
+
+  replayed = TinyJit(donate(f))
+  for k in range(4):
+    x, xs, n = Tensor([0.5, 1.0 + k]).realize(), Tensor([[1.0], [2.0 * k]]).realize(), Tensor(0.5 + k)
+    wanted = [y.numpy() for y in tree_leaves(f(x, xs, n))]
+    for got, want in zip(tree_leaves(replayed(x, xs, n)), wanted, strict=True):
+      np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
 
 
 def test_what_reads_the_content_before_an_assignment_keeps_it():

@@ -32,6 +32,7 @@ from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree
 from tinygrad.uop import CARDS, Ops, UOp, describe
 
 Nodes = Sequence[UOp]
+VARIED = frozenset((Ops.HOLE, Ops.CUSTOM, Ops.BIND))  # what of no place is no constant
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -182,15 +183,16 @@ def _check_carry(name: str, before: Any, after: Any) -> Any:
 
 def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp]:
   """The values that do not depend on the stand-ins, below those that do, or among `roots`; below what repeats them.
-  Constants are none, nor what is computed of them but by loops and custom ops, but for those by which somebody may
-  differentiate: floats of Tensors that are older than `before`, a `moment`, and what stands in for an argument."""
+  Constants are none, nor what is computed of them but by loops, custom ops and variables, but for those by which
+  somebody may differentiate: floats of Tensors that are older than `before`, a `moment`, and what stands in for an
+  argument."""
   inputs = reversed(inputs_below(UOp.sink(*roots), ()))
   order = UOp.sink(*inputs, *roots).toposort()  # what a gradient is taken by before what has it
   inner, varied = set(holes), set[UOp]()
   for u in order:
     if u not in inner and u.op is not Ops.SINK and any(s in inner for s in (*u.src, *own_inputs(u))):
       inner.add(u)
-    if u.op is Ops.HOLE or u.op is Ops.CUSTOM or is_argument(u, before) or any(s in varied for s in u.src):
+    if u.op in VARIED or is_argument(u, before) or any(s in varied for s in u.src):
       varied.add(u)
   found: dict[UOp, None] = {}
   for u in (*(s for v in inner for s in (*v.src, *own_inputs(v)) if v not in holes), *roots):
