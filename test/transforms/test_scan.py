@@ -289,6 +289,19 @@ def test_loops_in_a_loop_run_as_loops(captured):
     close(f(Tensor(xs * np.float32(scale)).realize()), [Tensor(a.astype(np.float32)) for a in want])
 
 
+@pytest.mark.parametrize("cut", [0, None])
+def test_numbers_that_loops_in_a_loop_count(cut):
+  """They have no place, and what each loop makes of them comes to where the values are that it has beside them."""
+  x = Tensor(B).shard(DEVICES, cut).realize()
+  twice = lambda y: scan(lambda c, _: ((c[0] * 0.5, c[1] + 1), None), (y, Tensor(0)), length=2)[0]  # noqa: E731
+  small = lambda y: while_loop(lambda c: c[0] > 0.1, lambda c: (c[0] * 0.5, c[1] + 1), (y.abs(), Tensor(0)))  # noqa: E731
+  for f in (twice, small):
+    carry, found = scan(lambda c, y, f=f: (c + f(y)[1], f(y)), Tensor(0), x)
+    wanted = [f(Tensor(float(y))) for y in B]
+    close(found, [Tensor.stack(*[one[i] for one in wanted]) for i in (0, 1)])
+    assert carry.item() == found[1].sum().item()
+
+
 def test_the_gradient_of_loops_in_a_loop():
   w, xs = rng.normal(size=(4, 4)) / 3, rng.normal(size=(3, 4, 4))
   loss = lambda w, xs: nested(w, Tensor.ones(4, dtype="float64"), xs)[0].square().sum()  # noqa: E731

@@ -44,9 +44,18 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   made: dict[UOp, UOp] = {}  # results, and contents that are there by now
   for (loop, src), nodes in groups.items():
     run = run_loop if isinstance(loop, ScanLoop) else run_while
-    made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
+    results = run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
+    made |= {u: brought(memory, u) for u, memory in results.items()}
     made |= {u: u.base for u in UOp.sink(*src).toposort() if u in happened}
   return [with_replaced(u, dict(made)) for u in roots]
+
+
+def brought(memory: UOp, u: UOp) -> UOp:
+  """The memory of a result where the node says that it is: a carry that has no place is told of as by its sources."""
+  there = u.device
+  if there is None or memory.device == there or u.arg[1].placed is not None:
+    return memory
+  return memory.copy_to_device(there)
 
 
 def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
