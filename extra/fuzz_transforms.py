@@ -5,8 +5,9 @@
 
 A program is text: a function of Tensors, with functions in it that read what stands around them, on which `vmap`,
 `scan`, `while_loop`, `cond`, `checkpoint`, `custom_vjp`, `custom_jvp`, `shard_map` and derivatives of all kinds are
-called, in each other, over arguments and results in tuples and dicts. It is called, captured, captured with donated
-arguments, interpreted, or given arguments that are cut over two devices, in float64. The oracle runs the same text over
+called, in each other, over arguments and results in tuples and dicts. It is called, with its results computed together
+or apart, captured, captured with donated arguments, interpreted, or given arguments that are cut over two devices, in
+float64. The oracle runs the same text over
 numpy: loops of calls, blocks in a list, and derivatives by central differences of the sixth order; where a comparison
 or an order of elements changes within a difference, the program is left out, as is one with large numbers. A refusal
 passes where a document says so (REFUSALS), and if its message says what to do. What a program has read must be as it
@@ -178,7 +179,8 @@ def ours(p: Program) -> Iterator[list[np.ndarray]]:
     args = [placed(Tensor(x), p.mode) for x in xs]
     with Context(INTERPRET=int(p.mode == "interpreted")):
       out = tree_leaves(f(*args))
-      Tensor.realize(*out)
+      for some in [[x] for x in reversed(out)] if p.mode == "apart" else [out]:
+        Tensor.realize(*some)
       yield [x.numpy() for x in out]
     read = [*given.items(), *list(zip(p.main.parameters, args))[p.mode == "donated" :]]
     for (name, x), y in zip(read, [*p.given.values(), *xs[p.mode == "donated" :]], strict=True):
@@ -269,7 +271,7 @@ def shrunk(p: Program, said: str) -> Program:
 
 
 def candidates(p: Program) -> Iterator[Program]:
-  if p.mode != "called":
+  if p.mode not in ("called", "apart"):
     yield p.variant(mode="called")
   results = re.findall(r"v\d+\S*?(?=, )", p.main.result)
   for some in [[one] for one in results] + [[r for r in results if r != one] for one in results]:

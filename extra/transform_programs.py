@@ -17,7 +17,7 @@ import numpy as np
 from extra.plain_transforms import COLLECTIVES, PLAIN, POLICIES, Course, Unsure, leaves, mapped
 
 LARGEST, ELEMENTS = 30.0, 48  # of a value that is computed
-MODES = ("called", "called", "captured", "captured", "donated", "interpreted", "cut")
+MODES = ("called", "apart", "captured", "captured", "donated", "interpreted", "cut")
 # x, y, m: floats and bools of one shape, z a number, t of two dims or more, w a matrix; d a dim of x and
 # n its length; i, j: indices, k any integers, b bools
 OPERATIONS = """
@@ -249,8 +249,6 @@ def like(want: Specs, b: Body, carry: str = "") -> str:
 def mapped_call(b: Body) -> None:
   _, x = b.some(lambda x: x.ndim > 0)
   n = b.rng.choice(x.shape)
-  if n < 2:
-    raise Rejected("one element")
   texts, parameters, axes = [], [], []
   for k in range(b.rng.randint(1, 3)):
     whole = k > 0 and b.rng.random() < 0.3
@@ -413,7 +411,7 @@ class Program:
     made = np.random.default_rng(seed)
 
     def draw() -> np.ndarray:
-      return made.normal(size=tuple([rng.choice((2, 3, 4, 4)) for _ in range(rng.choice((0, 1, 1, 2, 2)))]))
+      return made.normal(size=tuple([rng.choice((1, 2, 3, 4, 4)) for _ in range(rng.choice((0, 1, 1, 2, 2)))]))
 
     self.sets = [[draw() for _ in range(rng.randint(2, 3))]]
     self.sets += [

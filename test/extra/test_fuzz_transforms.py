@@ -44,9 +44,9 @@ def test_the_oracle_differentiates():
 
 
 MUTANTS = {
-  "steps from the wrong end": (11, run_loops.Steps, "number", lambda self, k: k),
+  "steps from the wrong end": (3, run_loops.Steps, "number", lambda self, k: k),
   "the derivative of the function that was not chosen": (
-    5,
+    42,
     cond.Choice,
     "chosen",
     lambda self, pred, pair, *more, right=cond.Choice.chosen: right(self, pred, pair[::-1], *more),
@@ -64,15 +64,15 @@ def test_mutants_are_found(name, fresh):
 
 def test_what_failed_is_shrunk_and_printed(capsys, fresh):
   fresh.setattr(run_loops.Steps, "number", lambda self, k: k)
-  p = shrunk(Program(11), found(11))
-  assert str(p).count("\n") < str(Program(11)).count("\n") and "scan(" in str(p)
-  assert main(["--seed", "11", "--count", "1"]) == 1
+  p = shrunk(Program(3), found(3))
+  assert str(p).count("\n") < str(Program(3)).count("\n") and "scan(" in str(p)
+  assert main(["--seed", "3", "--count", "1"]) == 1
   said = capsys.readouterr().out
-  assert said.startswith("--seed 11 --count 1: differs: result") and "1 failed" in said
+  assert said.startswith("--seed 3 --count 1: differs: result") and "1 failed" in said
 
 
 def test_only_documented_refusals_pass(fresh):
   """A program that may be refused, and one of which nobody has said so."""
-  seed = next(s for s in range(40, 400) if "while_loop in reverse" in Program(s).refusals and found(s) == REFUSED)
+  assert "while_loop in reverse" in Program(327).refusals and found(327) == REFUSED
   fresh.setattr(fuzz_transforms, "REFUSALS", dict.fromkeys(fuzz_transforms.REFUSALS, (TypeError, "another text")))
-  assert found(seed).startswith("TypeError: while_loop: there is no gradient")
+  assert found(327).startswith("TypeError: while_loop: there is no gradient")
