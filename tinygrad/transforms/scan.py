@@ -32,7 +32,6 @@ from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree
 from tinygrad.uop import CARDS, Ops, UOp, describe
 
 Nodes = Sequence[UOp]
-VARIED = frozenset((Ops.HOLE, Ops.CUSTOM, Ops.BIND))  # what of no place is no constant
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -192,7 +191,8 @@ def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp
   for u in order:
     if u not in inner and u.op is not Ops.SINK and any(s in inner for s in (*u.src, *own_inputs(u))):
       inner.add(u)
-    if u.op in VARIED or is_argument(u, before) or any(s in varied for s in u.src):
+    unknown_yet = u.op is Ops.HOLE or u.op is Ops.CUSTOM or u.op is Ops.BIND
+    if unknown_yet or is_argument(u, before) or any(s in varied for s in u.src):
       varied.add(u)
   found: dict[UOp, None] = {}
   for u in (*(s for v in inner for s in (*v.src, *own_inputs(v)) if v not in holes), *roots):
