@@ -11,6 +11,7 @@ from tinygrad import (
   checkpoint,
   cond,
   custom_vjp,
+  donate,
   grad,
   jvp,
   nn,
@@ -28,6 +29,7 @@ from tinygrad.nn.state import get_state_dict
 from tinygrad.sharding.localize import inline_custom
 from tinygrad.transforms import run_loops
 from tinygrad.transforms.run_loops import is_loop
+from tinygrad.transforms.tree import tree_leaves
 from tinygrad.uop import UOp
 
 rng = np.random.default_rng(0)
@@ -227,6 +229,23 @@ def test_with_shard_map():
   close([scan(lambda c, wi: (part(c, wi), None), x.shard(mesh, P("dp")), w)[0]], [c])
 
 
+@pytest.mark.parametrize("cut", [lambda w: w, lambda w: w.shard(DEVICES)], ids=["one device", "all devices"])
+@pytest.mark.parametrize(
+  "f",
+  [
+    lambda a, w: scan(lambda c, _: ((c * w).sin(), c), a, length=3),
+    lambda a, w: (while_loop(lambda c: c.square().sum() > 0.1, lambda c: c * w.sigmoid(), a), a),
+  ],
+  ids=["scan", "while_loop"],
+)
+def test_in_shard_map_a_carry_meets_what_is_read_from_outside(f, cut):
+  """A carry that is a device's part stays one, wherever that lies which the function closes over."""
+  x, w = Tensor(X), cut(Tensor(W[0, 0]).realize())
+  over = shard_map(lambda a: f(a, w)[0], Mesh(DEVICES, names=("dp",)), P("dp"), P("dp"))
+  parts = [f(part, Tensor(W[0, 0])) for part in x.split(x.shape[0] // len(DEVICES))]
+  close([over(x)], [Tensor.cat(*[c for c, _ in parts])])
+
+
 def test_a_loop_in_a_loop():
   x, w = Tensor(X), Tensor(W)
   got = scan(lambda c, wi: (scan(lambda d, _: (d * 0.5 + wi.sum(), None), c, length=3)[0], c.sum()), x, w)
@@ -268,6 +287,19 @@ def test_loops_in_a_loop_run_as_loops(captured):
   for scale in (1, 2, -1, 0.5):
     want = nested_by_hand(w, np.ones(4, np.float32), xs * scale)
     close(f(Tensor(xs * np.float32(scale)).realize()), [Tensor(a.astype(np.float32)) for a in want])
+
+
+@pytest.mark.parametrize("cut", [0, None])
+def test_numbers_that_loops_in_a_loop_count(cut):
+  """They have no place, and what each loop makes of them comes to where the values are that it has beside them."""
+  x = Tensor(B).shard(DEVICES, cut).realize()
+  twice = lambda y: scan(lambda c, _: ((c[0] * 0.5, c[1] + 1), None), (y, Tensor(0)), length=2)[0]  # noqa: E731
+  small = lambda y: while_loop(lambda c: c[0] > 0.1, lambda c: (c[0] * 0.5, c[1] + 1), (y.abs(), Tensor(0)))  # noqa: E731
+  for f in (twice, small):
+    carry, found = scan(lambda c, y, f=f: (c + f(y)[1], f(y)), Tensor(0), x)
+    wanted = [f(Tensor(float(y))) for y in B]
+    close(found, [Tensor.stack(*[one[i] for one in wanted]) for i in (0, 1)])
+    assert carry.item() == found[1].sum().item()
 
 
 def test_the_gradient_of_loops_in_a_loop():
@@ -334,6 +366,22 @@ def test_between_assignments(apart, monkeypatch):
     return w
 
   close([trained(lambda x, w: scan(step, x, w))], [trained(loop)])
+
+
+def test_constants_and_numbers_of_a_loop_that_is_unrolled_between_assignments():
+  """A step that returns zeros, and reads a number that replays are given anew, where no loop can run."""
+
+  def f(x, xs, n):
+    last, each = scan(lambda c, y: ((c * 0.6).tanh(), c), x, xs)
+    again = scan(lambda c, y: ((c * n + last.sin().sum()).tanh(), (Tensor.zeros(2), y * n)), each, xs)
+    return last, again
+
+  replayed = TinyJit(donate(f))
+  for k in range(4):
+    x, xs, n = Tensor([0.5, 1.0 + k]).realize(), Tensor([[1.0], [2.0 * k]]).realize(), Tensor(0.5 + k)
+    wanted = [y.numpy() for y in tree_leaves(f(x, xs, n))]
+    for got, want in zip(tree_leaves(replayed(x, xs, n)), wanted, strict=True):
+      np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
 
 
 def test_what_reads_the_content_before_an_assignment_keeps_it():
@@ -475,6 +523,26 @@ def test_the_tangent_of_a_loop_is_a_loop(by):
   for k in range(2):
     ends = [of(*(p + sign * 1e-6 * t for p, t in zip(primals, tangents)))[k].numpy() for sign in (1, -1)]
     np.testing.assert_allclose(found[k].numpy(), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_sources_that_are_one_tensor(length):
+  """The first step reads one buffer where later ones read two, and may need other memory for what is between."""
+  x, xs = (Tensor(np.random.default_rng(i).normal(size=n)).realize() for i, n in enumerate(((3,), (length, 3))))
+  steps = {
+    "carry, and outside": (lambda c, y: ((c * y).softmax() + (x * y).softmax() * x, None), x, xs),
+    "two carries": (lambda c, y: ({"a": (c["a"] * y).softmax(), "b": c["a"] + c["b"]}, c["b"]), {"a": x, "b": x}, xs),
+    "carry, and elements": (lambda c, y: (c + (y.exp() * c.softmax().sum()), c), xs, xs.reshape(length, 1, 3)),
+  }
+  for f, init, elements in steps.values():
+    found = tree_leaves(scan(f, init, elements))
+    carry, ys = init, []
+    for i in range(length):
+      carry, y = f(carry, elements[i])
+      ys.append(y)
+    wanted = [*tree_leaves(carry), *([] if y is None else [Tensor.stack(*ys)])]
+    for got, want in zip(found, wanted, strict=True):
+      np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-12)
 
 
 def test_the_tangent_of_a_loop_of_any_length_has_as_many_kernels():

@@ -229,6 +229,21 @@ def test_a_loop_between_a_write_and_what_reads_the_content_before_it(captured):
     assert (y.tolist(), old.tolist(), state.tolist()) == ([25, 26], [2 * i, 2 + 2 * i], [1 + i, 2 + i])
 
 
+def test_what_is_computed_of_a_loop_of_numbers_is_read_by_another_one():
+  """And is no part of its step: numbers have no place, and what is computed of them is memory nevertheless."""
+
+  def doubled(x):
+    first = while_loop(lambda c: c < 10, lambda c: c * 2, x)
+    second = while_loop(lambda c: c < 100, lambda c: c - -first, x)
+    return second, scan(lambda c, _: (c * -first, None), x, length=2)[0]
+
+  for f in (doubled, TinyJit(doubled)):
+    for n in (3.0, 4.0, 5.0, 6.0):
+      first = next(n * 2**i for i in range(9) if n * 2**i >= 10)
+      second = next(n + first * i for i in range(99) if n + first * i >= 100)
+      assert [x.item() for x in f(Tensor(n))] == [second, n * first**2]
+
+
 ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
 REFUSED = {
   "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),

@@ -187,7 +187,7 @@ class ProgramOrder:
     return [t for t, u in changed if _stands_for(t) is not u]
 
   def computed_of(self, noted: ClosedOver, memory: Collection[int]) -> list[Any]:
-    """The tensors among those noted whose values were computed of Buffers (by id): a replay finds something else there."""
+    """The tensors among those noted that are computed of Buffers (by id), in which a replay finds something else."""
     below = set[UOp]()
     for u in UOp.sink(*noted.values()).toposort():
       if not below.isdisjoint(u.src) or (u.op is Ops.BUFFER and id(buffer_of(u)) in memory):

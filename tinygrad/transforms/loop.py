@@ -16,9 +16,11 @@ from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import Batching, Lanes, in_dims, in_front, one_lane
+from tinygrad.transforms.custom import plain_constant
 from tinygrad.transforms.gradient import JointOp, compute_gradients
 from tinygrad.transforms.tracing import unknown, with_replaced
 from tinygrad.uop import Factors, GroupOp, Move, Ops, UOp
+from tinygrad.uop.rewrite import rewrite
 
 Nodes = tuple[UOp, ...]
 FIRST = 1 << 40  # the number of the first stand-in of every body, so that equal loops are equal
@@ -86,7 +88,8 @@ class ScanOp(JointOp):
     for i, x in enumerate(src):
       there = self.loop.place(i)
       placed.append(x if there is None or x.device == there else x.copy_to_device(there))
-    made, here = self.unrolled(tuple(placed)), self.placed  # a dim of 1 more or less may have lost an uneven cut
+    made = rewrite(self.unrolled(tuple(placed)), {Ops.CONST: plain_constant})
+    here = self.placed  # a dim of 1 more or less may have lost an uneven cut
     return made if here is None or made.device == here else made.copy_to_device(here)
 
   def factors(self, u: UOp) -> Factors:

@@ -15,6 +15,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, run_of, work_of
 from tinygrad.helpers import uninterrupted
+from tinygrad.runtime.plans import Plan
 from tinygrad.runtime.transfer import at_rest, host_array
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
@@ -48,21 +49,21 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
     groups.setdefault((u.arg[1].loop, u.src), []).append(u)
   made: dict[UOp, UOp] = {}  # results, and contents that are there by now
   for (loop, src), nodes in groups.items():
+    if due := [u for u in UOp.sink(*src).toposort() if u in happened and u not in made]:
+      realize(*(with_replaced(u, dict(made)) for u in due))  # also for carries that nothing asked for depends on
+      made |= {u: u.base for u in due}
     run = run_loop if isinstance(loop, ScanLoop) else run_while
-    made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
-    made |= {u: u.base for u in UOp.sink(*sources_read(loop, src, nodes)).toposort() if u in happened}
-    if left := [u for u in UOp.sink(*src).toposort() if u in happened and u not in made]:
-      realize(*(with_replaced(u, dict(made)) for u in left))  # all that is below what is realized has happened
-      made |= {u: u.base for u in left}
+    results = run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
+    made |= {u: brought(memory, u) for u, memory in results.items()}
   return [with_replaced(u, dict(made)) for u in roots]
 
 
-def sources_read(loop: ScanLoop | WhileLoop, src: Nodes, nodes: Iterable[UOp]) -> Sequence[UOp]:
-  """The sources that are computed for these results: all but the carries that none of them depends on."""
-  if isinstance(loop, WhileLoop):
-    return src
-  needed = needed_carries(loop, (u.arg[1].out for u in nodes))
-  return [x for i, x in enumerate(src) if i in needed or i >= len(loop.after)]
+def brought(memory: UOp, u: UOp) -> UOp:
+  """The memory of a result where the node says that it is: a carry that has no place is told of as by its sources."""
+  there = u.device
+  if there is None or memory.device == there or u.arg[1].placed is not None:
+    return memory
+  return memory.copy_to_device(there)
 
 
 def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
@@ -125,8 +126,7 @@ class Steps:
     turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
     if turn not in self.runs:
       plan, buffers, values = plan_of(self.graph(k))
-      temps = self.runs[0].memory[len(buffers) :] if k else None  # one memory for all turns
-      self.runs[turn] = run_of(plan, buffers, values, temps)
+      self.runs[turn] = run_of(plan, buffers, values, self.temps(plan))
     run, name, at = self.runs[turn], self.variable.arg[0], self.number(k)
     if recorders or run.plan.local is not None:  # each step is told of by itself
       execute(replace(run, variables={**run.variables, name: at}))
@@ -134,6 +134,11 @@ class Steps:
       if turn not in self.prepared:
         self.prepared[turn] = Prepared(run, name)
       self.prepared[turn].launch(at)
+
+  def temps(self, plan: Plan) -> list[Buffer] | None:
+    """One memory for all turns that need the same: where two sources are one buffer, the first turn may need less."""
+    alike = [run for run in self.runs.values() if run.plan.temps == plan.temps]
+    return alike[0].memory[len(alike[0].memory) - len(plan.temps) :] if alike else None
 
 
 class Prepared:

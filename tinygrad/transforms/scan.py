@@ -11,6 +11,7 @@ from tinygrad.device import Placement, Sharding, reduced_placement
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.engine.realize import stages
+from tinygrad.engine.run import tracers
 from tinygrad.transforms.batching import Lanes, in_dims, one_lane
 from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
@@ -71,11 +72,11 @@ def scan(
 
 
 def carried_at(u: UOp, place: Placement | None) -> UOp:
-  """A carry where the loop has it."""
+  """A carry where the loop has it. What has no place in a function of a device's part is that part, and stays there."""
   if place is None:
     return u
   if u.device is None:
-    return u.copy_to_device(place)
+    return u if any(isinstance(t, Lanes) and t.mesh is not None for t in tracers) else u.copy_to_device(place)
   return u.move(reduced_placement(place), pinned=False)
 
 
@@ -181,19 +182,21 @@ def _check_carry(name: str, before: Any, after: Any) -> Any:
 
 def outside(roots: Sequence[UOp], holes: Sequence[UOp], before: int) -> list[UOp]:
   """The values that do not depend on the stand-ins, below those that do, or among `roots`; below what repeats them.
-  Constants are none, but for those by which somebody may differentiate: floats of Tensors that are older than `before`,
-  a `moment`, and what stands in for an argument."""
+  Constants are none, nor what is computed of them but by loops, custom ops and variables, but for those by which
+  somebody may differentiate: floats of Tensors that are older than `before`, a `moment`, and what stands in for an
+  argument."""
   inputs = reversed(inputs_below(UOp.sink(*roots), ()))
   order = UOp.sink(*inputs, *roots).toposort()  # what a gradient is taken by before what has it
   inner, varied = set(holes), set[UOp]()
   for u in order:
     if u not in inner and u.op is not Ops.SINK and any(s in inner for s in (*u.src, *own_inputs(u))):
       inner.add(u)
-    if u.op is Ops.HOLE or is_argument(u, before) or any(s in varied for s in u.src):
+    unknown_yet = u.op is Ops.HOLE or u.op is Ops.CUSTOM or u.op is Ops.BIND
+    if unknown_yet or is_argument(u, before) or any(s in varied for s in u.src):
       varied.add(u)
   found: dict[UOp, None] = {}
   for u in (*(s for v in inner for s in (*v.src, *own_inputs(v)) if v not in holes), *roots):
-    if u not in inner and (u.device is not None or u in varied or u.op is Ops.CUSTOM):
+    if u not in inner and (u.device is not None or u in varied):
       found[_not_repeated(u)] = None
   return sorted(found, key=order.index)
 

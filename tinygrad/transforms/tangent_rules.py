@@ -100,7 +100,7 @@ class Transposition:
   def __call__(self, numbers: Sequence[int], gs: Nodes, inputs: Nodes) -> list[UOp | None]:
     g = functools.reduce(lambda a, b: a.alu(Ops.ADD, b), gs)
     holes = [unknown(x.shape, x, x.device) for x in inputs]
-    made = self.forward(inputs, tuple(holes))
+    made = unguarded(self.forward(inputs, tuple(holes)), holes)
     found = compute_gradient(made, g, holes)
     ends = {g, *inputs}
     if reads(found.values(), holes, ends):  # as a loop backwards does for what nobody asks of it
@@ -112,6 +112,22 @@ class Transposition:
         )
     zeros = {h: h.const_like(0) for h in holes}
     return [with_replaced(found[h], dict(zeros)) if h in found else None for h in holes]
+
+
+def unguarded(root: UOp, holes: Sequence[UOp]) -> UOp:
+  """t == 0 ? 0 : f(t) -> f(t), if t depends on `holes` and f is linear: what cards say where a derivative may be
+  infinite, as a rule has it that calls `jvp`."""
+  depends, memo = set(holes), dict[UOp, UOp]()
+  for u in root.toposort():
+    if any(s in depends for s in u.src):
+      depends.add(u)
+      if u.op is Ops.WHERE and is_zero(u.src[1]) and (test := u.src[0]).op is Ops.CMPEQ and is_zero(test.src[1]):
+        memo[u] = with_replaced(u.src[2] if test.src[0] in depends else u, memo)
+  return with_replaced(root, memo)
+
+
+def is_zero(u: UOp) -> bool:
+  return u.base.op is Ops.CONST and u.base.arg == 0
 
 
 def reads(roots: Iterable[UOp], holes: Sequence[UOp], ends: set[UOp]) -> bool:

@@ -1,0 +1,358 @@
+"""Transforms of functions over numpy, by what they mean: loops of calls, lists of blocks, central differences.
+
+The oracle of extra/fuzz_transforms.py. A structure is an array, None, or a tuple or dict of structures.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Function = Callable[..., Any]
+STEP = 2e-3
+TIE = 1e-8
+# f'(0) of f at these numbers of steps, exact for polynomials of degree 6
+STENCIL = {-3: -1 / 60, -2: 3 / 20, -1: -3 / 4, 1: 3 / 4, 2: -3 / 20, 3: 1 / 60}
+POLICIES = ("nothing_saveable", "everything_saveable", "dots_saveable")
+MOST_CALLS, MOST_STEPS = 30000, 40
+
+
+class Unsure(Exception):
+  """What the oracle cannot tell: a comparison changes within a difference, or it takes too long."""
+
+
+class Course:
+  """What a call has decided (comparisons, orders of elements) and held constant; `draft`: derivatives are any
+  numbers, which tell shapes."""
+
+  decisions: list[bytes] = []
+  stops: list[np.ndarray] = []
+  replay: Iterator[np.ndarray] | None = None
+  calls = 0
+  draft = False
+
+
+def leaves(tree: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
+  """The arrays of a structure, each with how it is reached."""
+  if isinstance(tree, (tuple, dict)):
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [found for k, x in items for found in leaves(x, f"{path}[{k!r}]")]
+  return [] if tree is None else [(path, tree)]
+
+
+def mapped(f: Function, tree: Any, *others: Any) -> Any:
+  if isinstance(tree, tuple):
+    return tuple([mapped(f, *xs) for xs in zip(tree, *others, strict=True)])
+  if isinstance(tree, dict):
+    return {k: mapped(f, x, *(o[k] for o in others)) for k, x in tree.items()}
+  return None if tree is None else f(tree, *others)
+
+
+def apart(x: Any) -> None:
+  """Unsure where such a difference is as good as 0, so that rounding decides what is greater."""
+  if np.asarray(x).dtype.kind == "f" and np.abs(np.asarray(x)).min(initial=1) < TIE:
+    raise Unsure("two numbers are as good as equal")
+
+
+def above(x: Any, y: Any) -> Any:
+  apart(x - y)
+  return decided(x > y)
+
+
+def argsort(x: Any, d: int) -> Any:
+  apart(np.diff(np.sort(x, d), axis=d))
+  return decided(np.argsort(x, d, kind="stable"))
+
+
+def argmax(x: Any, d: int) -> Any:
+  apart(np.diff(np.sort(x, d), axis=d))
+  return decided(np.argmax(x, d))
+
+
+def decided(x: Any) -> Any:
+  Course.decisions.append(np.asarray(x).tobytes())
+  return x
+
+
+# ---------------------------------------------------------------- loops
+
+
+def spread(axes: Any, tree: Any) -> Any:
+  """An axis for each array of a structure, None is written as -9."""
+  if isinstance(tree, (tuple, dict)):
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    of = {k: spread(axes[k] if isinstance(axes, (tuple, dict)) else axes, x) for k, x in items}
+    return of if isinstance(tree, dict) else tuple(of.values())
+  return None if tree is None else -9 if axes is None else axes
+
+
+def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
+  def over_many(*args: Any) -> Any:
+    axes = spread(in_axes, args)
+    n = next(x.shape[a] for (_, x), (_, a) in zip(leaves(args), leaves(axes), strict=True) if a != -9)
+    picked: Function = lambda i: mapped(lambda x, a: x if a == -9 else np.take(x, i, a), args, axes)  # noqa: E731
+    each = [f(*picked(i)) for i in range(n)]
+    return mapped(lambda a, *ys: ys[0] if a == -9 else np.stack(ys, a), spread(out_axes, each[0]), *each)
+
+  return over_many
+
+
+def scan(f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False, unroll: int = 1) -> Any:
+  n = leaves(xs)[0][1].shape[0] if length is None else length
+  carry, ys = init, [None] * n
+  for i in reversed(range(n)) if reverse else range(n):
+    carry, ys[i] = f(carry, mapped(lambda x, i=i: x[i], xs))
+  return carry, mapped(lambda *each: np.stack(each), *ys)
+
+
+def while_loop(condition: Function, body: Function, carry: Any) -> Any:
+  for _ in range(MOST_STEPS):
+    if not decided(condition(carry)):
+      return carry
+    carry = body(carry)
+  raise Unsure("a loop goes on and on")
+
+
+def cond(condition: Any, yes: Function, no: Function, *operands: Any) -> Any:
+  return (yes if decided(condition) else no)(*operands)
+
+
+def lanes(n: int, way: str, name: str, stages: Sequence[Any]) -> Function:
+  """Functions of a block of the first argument and of the others, and between them collectives."""
+
+  def over_blocks(x: Any, *others: Any) -> Any:
+    blocks = np.split(x, n)
+    for stage in stages:
+      blocks = COLLECTIVES[stage](blocks) if isinstance(stage, str) else [stage(b, *others) for b in blocks]
+    return np.concatenate(blocks)
+
+  return over_blocks
+
+
+COLLECTIVES: dict[str, Callable[[list[np.ndarray]], list[np.ndarray]]] = {
+  "psum": lambda xs: [np.sum(xs, 0)] * len(xs),
+  "pmean": lambda xs: [np.mean(xs, 0)] * len(xs),
+  "pmax": lambda xs: [maximum_of(np.stack(xs), 0)] * len(xs),
+  "pmin": lambda xs: [-maximum_of(-np.stack(xs), 0)] * len(xs),
+  "all_gather": lambda xs: [np.stack(xs)] * len(xs),
+  "all_gather tiled": lambda xs: [np.concatenate(xs)] * len(xs),
+  "psum_scatter": lambda xs: list(np.split(np.sum(xs, 0), len(xs))),
+  "all_to_all": lambda xs: [np.concatenate(p) for p in zip(*(np.split(x, len(xs), x.ndim - 1) for x in xs))],
+  "ppermute": lambda xs: xs[-1:] + xs[:-1],
+  "axis_index": lambda xs: [x * (i + 1) for i, x in enumerate(xs)],
+}
+
+# ---------------------------------------------------------------- derivatives
+
+
+def called(f: Function, args: Any, replay: list[np.ndarray] | None = None) -> tuple[Any, list[bytes], list[np.ndarray]]:
+  """(what f returns, what it has decided, what it has held constant), the last as another call has, if given."""
+  outer = Course.decisions, Course.stops, Course.replay
+  Course.decisions, Course.stops, Course.calls = [], [], Course.calls + 1
+  if Course.calls > MOST_CALLS:
+    raise Unsure("too many calls")
+  if replay is not None and Course.replay is None:
+    Course.replay = iter(replay)
+  try:
+    out, decisions, stops = f(*args), Course.decisions, Course.stops
+  finally:
+    Course.decisions, Course.stops, Course.replay = outer
+  Course.decisions += decisions
+  Course.stops += stops
+  return out, decisions, stops
+
+
+def is_float(x: Any) -> bool:
+  return np.asarray(x).dtype.kind == "f"
+
+
+def pushed(f: Function, args: Any, base: Any, directions: Any) -> Any:
+  """The derivative in a direction, which is None where arguments are constant."""
+  out, decisions, stops = base
+  total = mapped(np.zeros_like, out)
+  if Course.draft:
+    return mapped(lambda x: x + np.random.default_rng(x.size).normal(size=x.shape) if is_float(x) else x, total)
+  for k, weight in STENCIL.items():
+    moved = mapped(lambda x, t, k=k: x + k * STEP * t if is_float(x) else x, args, directions)
+    y, others, _ = called(f, moved, stops)
+    if others != decisions:
+      raise Unsure("a comparison changes within a difference")
+    total = mapped(lambda s, z, w=weight: s + z * (w / STEP) if is_float(z) else s, total, y)
+  return total
+
+
+def numbered(tree: Any) -> Any:
+  each = itertools.count()
+  return mapped(lambda _: next(each), tree)
+
+
+def jacobian(f: Function, argnums: Any = 0) -> Function:
+  """Structured as the result, in it as the argument; None by what is no float."""
+
+  def of(*args: Any) -> Any:
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
+    by = tuple([args[i] for i in numbers])
+    some = lambda *xs: f(*(dict(zip(numbers, xs)).get(i, a) for i, a in enumerate(args)))  # noqa: E731
+    base, columns = called(some, by), []
+    zero = mapped(np.zeros_like, by)
+    for i, (_, x) in enumerate(leaves(by)):
+      found = []
+      for e in np.eye(x.size).reshape(x.size, *x.shape) if is_float(x) else ():
+        direction = mapped(lambda z, n, e=e, i=i: e if n == i else z, zero, numbered(zero))
+        found.append(pushed(some, by, base, direction))
+      columns.append(
+        mapped(lambda *ys, x=x: np.stack(ys, -1).reshape(*ys[0].shape, *x.shape), *found) if found else None
+      )
+
+    def at(path: Sequence[Any]) -> Any:
+      def leaf(x: Any) -> Any:
+        y: Any = next(each)
+        for k in path if y is not None else ():
+          y = y[k]
+        return y
+
+      each = iter(columns)
+      made = mapped(leaf, by)
+      return made[0] if isinstance(argnums, int) else made
+
+    return placed(base[0], at)
+
+  return of
+
+
+def placed(tree: Any, at: Callable[[Sequence[Any]], Any], path: tuple[Any, ...] = ()) -> Any:
+  if isinstance(tree, tuple):
+    return tuple([placed(x, at, (*path, i)) for i, x in enumerate(tree)])
+  if isinstance(tree, dict):
+    return {k: placed(x, at, (*path, k)) for k, x in tree.items()}
+  return at(path)
+
+
+def jvp(f: Function, primals: Any, tangents: Any) -> Any:
+  base = called(f, primals)
+  return base[0], pushed(f, primals, base, tangents)
+
+
+def linearize(f: Function, *primals: Any) -> Any:
+  base = called(f, primals)
+  return base[0], lambda *tangents: pushed(f, primals, base, tangents)
+
+
+def vjp(f: Function, *primals: Any) -> Any:
+  def pull(g: Any) -> Any:
+    def weighed(*xs: Any) -> Any:
+      parts = [np.sum(y * c) for (_, y), (_, c) in zip(leaves(f(*xs)), leaves(g), strict=True) if is_float(y)]
+      return np.sum(parts)
+
+    return jacobian(weighed, tuple(range(len(primals))))(*primals)
+
+  return f(*primals), pull
+
+
+def value_and_grad(f: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+  value = lambda *args: np.reshape(f(*args)[0] if has_aux else f(*args), ())  # noqa: E731
+  return lambda *args: (f(*args), jacobian(value, argnums)(*args))
+
+
+def grad(f: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
+  both = value_and_grad(f, argnums, has_aux)
+
+  def gradient(*args: Any) -> Any:
+    value, found = both(*args)
+    return (found, value[1]) if has_aux else found
+
+  return gradient
+
+
+def pulled(made: Any) -> Any:
+  """(result, derivatives) of what `vjp` gives, of cotangents like the result."""
+  out, pull = made
+  return out, pull(mapped(lambda y: y * 0.5 + 1, out))
+
+
+def hessian(f: Function, argnums: Any = 0) -> Function:
+  return jacobian(jacobian(f, argnums), argnums)
+
+
+def hvp(f: Function, primals: Any, tangents: Any) -> Any:
+  found = jvp(grad(f, tuple(range(len(primals)))), primals, tangents)[1]
+  return found[0] if len(primals) == 1 else found
+
+
+def stop_gradient(tree: Any) -> Any:
+  def leaf(x: np.ndarray) -> np.ndarray:
+    y = x if Course.replay is None else next(Course.replay)
+    Course.stops.append(y)
+    return y
+
+  return mapped(leaf, tree)
+
+
+def scaled(x: Any, c: float, way: str) -> Any:
+  """x, with the derivative c."""
+  return stop_gradient(x) + c * (x - stop_gradient(x))
+
+
+# ---------------------------------------------------------------- operations
+
+
+def maximum_of(x: np.ndarray, d: int) -> np.ndarray:
+  return np.take_along_axis(x, np.expand_dims(decided(np.argmax(x, d)), d), d).squeeze(d)
+
+
+def sorted_(x: np.ndarray, d: int) -> np.ndarray:
+  return np.take_along_axis(x, decided(np.argsort(x, d, kind="stable")), d)
+
+
+def exponents(x: np.ndarray, d: int) -> Any:
+  return np.exp(x - x.max(d, keepdims=True))
+
+
+def convolved(x: np.ndarray, w: np.ndarray) -> Any:
+  """Of each row by a kernel: (.., n), (k,) -> (.., n - k + 1)."""
+  k = len(w)
+  return np.sum([x[..., i : x.shape[-1] - k + 1 + i] * w[i] for i in range(k)], 0)
+
+
+def scattered(x: np.ndarray, d: int, i: np.ndarray, y: np.ndarray) -> np.ndarray:
+  out = x.copy()
+  at: list[Any] = list(np.indices(i.shape))
+  at[d] = i
+  np.add.at(out, tuple(at), y)
+  return out
+
+
+def replaced_at(x: np.ndarray, k: int, y: Any) -> np.ndarray:
+  out = x.copy()
+  out[k] = y
+  return out
+
+
+PLAIN: dict[str, Any] = {
+  **{f.__name__: f for f in (vmap, scan, while_loop, cond, lanes, jvp, linearize, vjp, grad, value_and_grad)},
+  **{f.__name__: f for f in (hessian, hvp, stop_gradient, scaled, pulled, mapped)},
+  "jacfwd": jacobian, "jacrev": jacobian, "checkpoint": lambda f, policy: f, "own_vjp": lambda f: f,
+  "own_jvp": lambda f: f, **dict.fromkeys(POLICIES),
+  **{name: getattr(np, name) for name in "sin cos tanh exp log tril".split()},
+  "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: x * decided(x > 0),
+  "abs": lambda x: x * decided(np.sign(x)), "maximum": lambda x, y: np.where(decided(x > y), x, y),
+  "minimum": lambda x, y: np.where(decided(x < y), x, y), "where": np.where, "above": above,
+  "total": np.sum, "sum": np.sum, "mean": np.mean, "var": lambda x, d: np.var(x, d),
+  "max": maximum_of, "min": lambda x, d: -maximum_of(-x, d), "prod": np.prod, "cumsum": np.cumsum,
+  "cumprod": np.cumprod, "sort": sorted_, "argsort": argsort,
+  "argmax": argmax, "flip": np.flip, "full": np.full, "any": np.any,
+  "logsumexp": lambda x, d: np.log(np.sum(np.exp(x), d)),
+  "softmax": lambda x, d: exponents(x, d) / exponents(x, d).sum(d, keepdims=True), "swap": np.swapaxes,
+  "reshape": np.reshape, "part": lambda x, d, a, b: np.take(x, range(a, b), d), "at": lambda x, d, i: np.take(x, i, d),
+  "pick": lambda x, i, j: x[i, j],
+  "padded": lambda x, d: np.pad(x, [(1, 1) if k == d else (0, 0) for k in range(x.ndim)]),
+  "cat": lambda x, y, d: np.concatenate([x, y], d), "stack": lambda x, y, d: np.stack([x, y], d),
+  "along": lambda x, d, i: np.take_along_axis(x, i, d), "scattered": scattered, "roll": np.roll, "conv": convolved,
+  "one_hot": lambda i, n: (i[..., None] == np.arange(n)).astype(np.float64), "put": replaced_at,
+  "repeated": lambda x, n: np.repeat(x[None], n, 0), "real": lambda i: np.asarray(i, np.float64),
+  "whole": lambda b: np.asarray(b, np.int64),
+  "fit": lambda x, shape: np.full(shape, np.sum(x) * 0.1),
+}  # fmt: skip

@@ -1,0 +1,78 @@
+"""extra/fuzz_transforms.py: programs agree, and what it was written to find it finds."""
+
+import re
+
+import numpy as np
+import pytest
+
+from extra import fuzz_transforms
+from extra.fuzz_transforms import NAMES, REFUSED, fault, main, shrunk
+from extra.plain_transforms import COLLECTIVES, Unsure, grad, hessian, scan, stop_gradient, vmap
+from extra.transform_programs import MODES, Program
+from tinygrad.transforms import cond, forward, run_loops
+
+
+def found(seed):
+  try:
+    return fault(Program(seed))
+  except Unsure:
+    return None
+
+
+@pytest.mark.parametrize("first", range(0, 32, 8))
+def test_programs_agree_with_loops_and_differences(first):
+  assert {seed: said for seed in range(first, first + 8) if (said := found(seed)) not in (None, REFUSED)} == {}
+
+
+def test_all_kinds_are_drawn():
+  text = "\n".join(str(Program(seed)) for seed in range(300))
+  for word in (*NAMES.split(), *COLLECTIVES, "own_vjp", "own_jvp", "reverse=True", "unroll", "length", "shard_map"):
+    assert word in text, word
+  assert {Program(seed).mode for seed in range(40)} == {*MODES}
+  assert str(Program(7)) == str(Program(7))
+
+
+def test_the_oracle_differentiates():
+  x = np.array([0.5, -1.0, 2.0])
+  np.testing.assert_allclose(grad(lambda x: np.sum(np.sin(x) * stop_gradient(x)))(x), np.cos(x) * x, rtol=1e-10)
+  np.testing.assert_allclose(hessian(lambda x: np.sum(x**4))(x), np.diag(12 * x**2), rtol=1e-8, atol=1e-8)
+  total, sums = scan(lambda c, y: (c + y, c * y), np.zeros(()), x, reverse=True)
+  assert total == 1.5 and sums.tolist() == [0.5, -2.0, 0.0]
+  assert vmap(lambda y: {"a": y * 2}, 1, -1)(np.arange(6).reshape(2, 3))["a"].tolist() == [[0, 2, 4], [6, 8, 10]]
+  with pytest.raises(Unsure, match="within a difference"):
+    grad(lambda x: np.sum(fuzz_transforms.PLAIN["relu"](x)))(np.array([1e-3]))
+
+
+MUTANTS = {
+  "steps from the wrong end": (3, run_loops.Steps, "number", lambda self, k: k),
+  "the derivative of the function that was not chosen": (
+    42,
+    cond.Choice,
+    "chosen",
+    lambda self, pred, pair, *more, right=cond.Choice.chosen: right(self, pred, pair[::-1], *more),
+  ),
+  "the first of several tangents": (25, forward, "total", lambda parts, right=forward.total: right(parts[:1])),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_found(name, fresh):
+  seed, *mutant = MUTANTS[name]
+  fresh.setattr(*mutant)
+  assert re.match(r"differs: result \d+ is .* off", found(seed))
+
+
+def test_what_failed_is_shrunk_and_printed(capsys, fresh):
+  fresh.setattr(run_loops.Steps, "number", lambda self, k: k)
+  p = shrunk(Program(3), found(3))
+  assert str(p).count("\n") < str(Program(3)).count("\n") and "scan(" in str(p)
+  assert main(["--seed", "3", "--count", "1"]) == 1
+  said = capsys.readouterr().out
+  assert said.startswith("--seed 3 --count 1: differs: result") and "1 failed" in said
+
+
+def test_only_documented_refusals_pass(fresh):
+  """A program that may be refused, and one of which nobody has said so."""
+  assert "while_loop in reverse" in Program(327).refusals and found(327) == REFUSED
+  fresh.setattr(fuzz_transforms, "REFUSALS", dict.fromkeys(fuzz_transforms.REFUSALS, (TypeError, "another text")))
+  assert found(327).startswith("TypeError: while_loop: there is no gradient")
