@@ -704,6 +704,9 @@ class Tensor(Differentiation, metaclass=_Training):
         self.uop = value.copy_to_device(here)
       program_order.reenter(self, assigned=True)
       return
+    if len(dict(bound := view.bound | value.bound)) < len(bound):  # what waits is of another value of a variable
+      self.realize()
+      view, value, state = (substitute(u, {state: state.base}) for u in (view, value, state))
     view = _without_detach(view)
     if any(u.op in GroupOp.View and u.op not in ONE_TO_ONE for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, Variable, function, nn
+from tinygrad import Tensor, TinyJit, Variable, dtypes, function, nn
 from tinygrad.device import Device, Mesh, P, Sharding
 from tinygrad.engine import compile as engine
 from tinygrad.engine.errors import JitError
@@ -910,6 +910,45 @@ def test_a_value_computed_of_an_argument_before_the_step_stays_what_it_was(befor
   for x in (first, first, Tensor([5.0, 6.0, 7.0]), Tensor([-1.0, 0.0, 1.0])):
     np.testing.assert_allclose(step(x).numpy(), x.numpy() + want * 10)
   assert step.captured is not None
+
+
+@pytest.mark.parametrize("rebound", [False, True])
+def test_a_value_computed_of_what_the_step_writes_stays_what_it_was(rebound):
+  """Mutant: what was read from outside is noted after it was computed, so that it passes for a part of the step."""
+  state, values = Tensor([1.0]).realize(), [Tensor([3.0]).realize()]
+
+  @TinyJit
+  def step(x):
+    state.assign(values[0] + 1)
+    return x * 1
+
+  x = Tensor([0.0]).realize()
+  step(x)
+  if rebound:
+    values[0] = state * 10
+  else:
+    values[0].replace(state * 10)
+  for _ in range(4):
+    step(x)
+    assert state.tolist() == [41.0]
+  assert step.captured is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  by: float
+
+
+@pytest.mark.parametrize("one, other", [(0.0, -0.0), (Scale(1), Scale(1.0)), ({1: 2}, {1.0: 2}), (True, 1)])
+def test_equal_arguments_that_differ_are_told_apart(one, other):
+  def f(x, z):
+    scale = z.by if isinstance(z, Scale) else next(iter(z)) if isinstance(z, dict) else z
+    return (x * scale).cast(dtypes.float32), x * 1 if isinstance(scale, bool) else x * 2
+
+  step, x = TinyJit(f), Tensor([1], dtype=dtypes.int32).realize()
+  for z in (one, one, one, other, other, other, one):
+    for got, want in zip(step(x, z), f(x, z), strict=True):
+      assert got.dtype is want.dtype and str(got.tolist()) == str(want.tolist())
 
 
 def test_what_was_assigned_before_is_no_part_of_the_step():

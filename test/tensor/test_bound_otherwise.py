@@ -73,3 +73,15 @@ def test_steps_of_a_loop_that_are_held(monkeypatch):
   with pytest.raises(ValueError, match="in one computation"):
     x.assign(x + 100).realize()
   del kept
+
+
+def test_writes_at_several_values_of_one_variable():
+  """Each is done in its turn. Mutant: one computation has them all."""
+  x = Tensor.arange(5).float().realize()
+  kept, row, at = x * 1, x.reshape(1, 5), Variable("at", 0, 4)
+  x[at.bind(2)] = 7
+  x[at.bind(4)] = 8
+  x[at.bind(2)] += 1
+  row[:, at.bind(0)] = x[at.bind(0)] - 1
+  assert row.tolist() == [[-1.0, 1.0, 8.0, 3.0, 8.0]]
+  assert (x.tolist(), kept.tolist()) == (row[0].tolist(), [0.0, 1.0, 2.0, 3.0, 4.0])

@@ -6,6 +6,7 @@ import pytest
 from tinygrad import (
   Mesh,
   P,
+  ShardError,
   Tensor,
   TinyJit,
   checkpoint,
@@ -578,6 +579,51 @@ def test_what_was_assigned_to_a_carry_that_nothing_depends_on_happens(step, aske
   c.assign(c + 1)
   ys = scan(step, c, xs)[1].realize()
   assert (c.tolist(), ys.tolist()) == ([7], [[2], [4]])
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_what_was_assigned_to_a_carry_of_a_loop_that_is_unrolled_happens(first):
+  """Because somebody reads the content before it. Mutant: only what roots are is done, not what is below them."""
+  c, xs = Tensor([5.0]).realize(), Tensor([[1.0], [2.0]]).realize()
+  kept = c * 10
+  c.assign(Tensor([6.0]))
+  ys = scan(lambda c, x: (c + x, x * 2), c, xs)[1]
+  Tensor.realize(*((ys,), (kept, ys), (c, ys, kept))[first])
+  assert (c.tolist(), kept.tolist(), ys.tolist()) == ([6], [50], [[2], [4]])
+
+
+def squared(x):
+  f = custom_vjp(lambda x: x * x)
+  f.defvjp(lambda x: (x * x, x), lambda x, g: (g * 2 * x,))
+  return f(x)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(
+  "f",
+  [squared, checkpoint(lambda x: x * x), lambda x: cond(x.sum() > 0, lambda x: x * x, lambda x: x * x, x)],
+  ids=["custom_vjp", "checkpoint", "cond"],
+)
+def test_memory_that_a_step_reads_is_written_to_while_tensors_of_its_body_live(f, captured):
+  """Mutant: what was made while a function was traced passes for a value, which is to be computed before the write."""
+  w, held = Tensor([2.0]).realize(), []
+
+  def step(x):
+    def body(c, _):
+      held.append(c * w)
+      return f(c * w), None
+
+    y = scan(body, x, None, 2)[0]
+    w.assign(w + 1)
+    return y
+
+  run = TinyJit(step) if captured else step
+  for k in range(2, 7):
+    y = run(Tensor([1.0]).realize())
+    Tensor.realize(w, y)
+    assert (y.tolist(), w.tolist()) == ([k**6.0], [k + 1.0])
+  with pytest.raises(ShardError, match="being traced"):
+    held[0].numpy()
 
 
 def test_a_rule_may_read_of_a_step_what_the_value_does_not():

@@ -252,9 +252,7 @@ class Values:
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
-    if u.op in DIVIDES:
-      return self.divide(u, *src)
-    return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+    return self.divide(u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
   def unlikely(self, u: UOp, env: Env) -> UOp:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of

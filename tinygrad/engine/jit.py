@@ -25,6 +25,7 @@ from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 A = ParamSpec("A")
 R = TypeVar("R")
 Values = dict[str, int]  # of variables
+EXACT = {object.__eq__, int.__eq__, str.__eq__}  # of types whose equal values differ in nothing: 0.0 is equal to -0.0
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
@@ -69,7 +70,7 @@ class Arguments:
     if isinstance(x, (list, tuple)):
       return (kind, *[self.signature(y) for y in x])
     if isinstance(x, dict):
-      return (dict, tuple(x), *[self.signature(y) for y in x.values()])
+      return (dict, tuple(x), *map(type, x), *[self.signature(y) for y in x.values()])
     try:
       hash(x)
     except TypeError:
@@ -77,7 +78,7 @@ class Arguments:
         problem = f"an argument is a {kind.__name__}, whose values may change unseen"
         raise JitError(f"{problem}\n  fix: give Tensor(array)") from None
       return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
-    return kind, x
+    return (kind, x) if kind.__eq__ in EXACT else (kind, x, repr(x))
 
 
 def read_arguments(

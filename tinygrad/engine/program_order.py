@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tinygrad.device import reduced_placement
@@ -122,8 +122,8 @@ class ProgramOrder:
   def assigned(self, since: int) -> list[Any]:
     """The tensors that this thread has assigned to after number `since`: those whose memory waits for it, and those
     that had none and stand for the value."""
-    due, me = self.changed(since), threading.get_ident()
-    return [t for t in due if t._holder.assigned == me and (t.uop.op is not Ops.BUFFER or not t.follows)]
+    mine = [t for t in self.changed(since) if t._holder.assigned == threading.get_ident()]
+    return _with_values([t for t in mine if t.uop.op is not Ops.BUFFER or not t.follows])
 
   # ---- what runs
 
@@ -188,10 +188,7 @@ class ProgramOrder:
 
   def computed_of(self, noted: ClosedOver, memory: Collection[int]) -> list[Any]:
     """The tensors among those noted that are computed of Buffers (by id), in which a replay finds something else."""
-    below = set[UOp]()
-    for u in UOp.sink(*noted.values()).toposort():
-      if not below.isdisjoint(u.src) or (u.op is Ops.BUFFER and id(buffer_of(u)) in memory):
-        below.add(u)
+    below = _depending(noted.values(), lambda u: u.op is Ops.BUFFER and id(buffer_of(u)) in memory)
     return living(h for h, u in noted.items() if u in below and u.op is not Ops.BUFFER)
 
   @contextlib.contextmanager
@@ -219,7 +216,7 @@ class ProgramOrder:
       waits = any(u.op is Ops.AFTER for u in nodes) and (mine or used is None or not memory.isdisjoint(used))
       if waits or not memory.isdisjoint(written):
         due.append(t)
-    if due:
+    if due := _with_values(due):
       self._due_now(due)
 
   def _due_now(self, tensors: Sequence[Live]) -> None:
@@ -254,7 +251,7 @@ class ProgramOrder:
           reads[u] = any(reads.get(s) for s in u.src)
         if reads.get(t.uop) and id(t) not in roots:
           waiting.append(t)
-    return waiting
+    return _with_values(waiting)
 
   def rebase(self, asked: Sequence[Live], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
     """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
@@ -280,6 +277,21 @@ class ProgramOrder:
       if v is not u:  # else another thread's tensor may stand for something newer by now
         where = reduced_placement(u.device)  # where the tensor showed it
         t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
+
+
+def _depending(roots: Iterable[UOp], on: Callable[[UOp], bool]) -> set[UOp]:
+  """The nodes of these graphs that are such a node, or depend on one."""
+  found = set[UOp]()
+  for u in UOp.sink(*roots).toposort():
+    if on(u) or not found.isdisjoint(u.src):
+      found.add(u)
+  return found
+
+
+def _with_values(tensors: list[Live]) -> list[Live]:
+  """All but those that somebody has kept of a function that was traced: what they are made of stands for arguments."""
+  traced = _depending((t.uop for t in tensors), lambda u: u.op is Ops.HOLE) if tensors else ()
+  return [t for t in tensors if t.uop not in traced]
 
 
 def _root(t: Live) -> UOp:

@@ -38,8 +38,7 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
   view, the effects before it done."""
   for stage in stages:
     roots = tuple(stage(roots))
-  waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in EFFECTS]
-  effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
+  effects = [u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN]
   made = {root: _prepare(root, effects) for root in dict.fromkeys(roots)}
   if effects:
     sink = UOp.sink(*effects)

@@ -162,9 +162,7 @@ define_elementwise(
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   """u = x / y: du/dx = 1/y, du/dy = -u/y."""
   y = u.src[1]
-  if y.base.op is Ops.CONST:
-    return (g / y, -(g * u) / y)
-  return (_times(g, g / y), _times(g, -(g * u) / y))
+  return (g / y, -(g * u) / y) if y.base.op is Ops.CONST else (_times(g, g / y), _times(g, -(g * u) / y))
 
 
 define_elementwise(

@@ -79,6 +79,4 @@ def deliver(u: UOp, placement: Placement) -> UOp:
 
 def at_placement(x: UOp, device: Placement | None) -> UOp:
   """x where a root or an assignment shows it."""
-  if device is None or x.device is None:
-    return x
-  return deliver(x, reduced_placement(device))
+  return x if device is None or x.device is None else deliver(x, reduced_placement(device))

@@ -87,6 +87,4 @@ def decided_anew(u: UOp, src: Nodes, arg: Any) -> UOp:
 def reachable_source(u: UOp, old: UOp, new: UOp) -> UOp:
   """The source of `u` that takes the place of `old`. What had no device may have been given one that is not among
   `u`'s."""
-  if old.device is None and isinstance(u.device, str):
-    return new.move(u.device, pinned=False)
-  return new
+  return new.move(u.device, pinned=False) if old.device is None and isinstance(u.device, str) else new

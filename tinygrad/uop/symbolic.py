@@ -106,9 +106,7 @@ def linear(u: UOp) -> Affine:
     return Affine(u.arg)
   if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
     return linear(u.src[0]).scaled(u.src[1].arg)
-  if u.op is Ops.ADD:
-    return linear(u.src[0]).plus(linear(u.src[1]))
-  return Affine(0, {u: 1})
+  return linear(u.src[0]).plus(linear(u.src[1])) if u.op is Ops.ADD else Affine(0, {u: 1})
 
 
 def normal(x: Affine) -> UOp:
