@@ -934,6 +934,28 @@ def test_a_value_computed_of_what_the_step_writes_stays_what_it_was(rebound):
   assert step.captured is not None
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3])
+@pytest.mark.parametrize("value", [lambda s: s * 1, lambda s: (s + 0).detach(), lambda s: Tensor([512.0]) / 2])
+def test_state_that_has_no_memory_when_a_step_is_captured_is_written_in_every_call(value, calls):
+  state, want = Tensor([1024.0]).realize(), 1024.0
+
+  @TinyJit
+  def step(x):
+    state.assign(state * 0.5)
+    return x * 1
+
+  x = Tensor([1.0]).realize()
+  for _ in range(calls):
+    step(x)
+    want *= 0.5
+  state.replace(value(state))
+  want = state.detach().item()
+  for _ in range(5):
+    step(x)
+    want *= 0.5
+  assert state.item() == want and step.captured is not None
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
   by: float

@@ -477,8 +477,8 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted, nor
-    where values from outside were computed of its arguments or of what it writes: they are realised, and the next call
-    captures."""
+    where values from outside were computed of its arguments or of what it writes, or had no memory when they were
+    written: they are realised, and the next call captures."""
     program_order.settle(-1, set(), None)
     runs, empty, checks, outside, before = list[Run](), list[Buffer](), list[Check](), ClosedOver(), list[Any]()
     shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
@@ -499,9 +499,11 @@ class TinyJit(Generic[A, R]):
     written = [t for t in program_order.changed(began) if t._holder.born <= began]
     work = [w for run in runs for w in work_of(run)]
     targets = {id(m) for w in work for m in w.written}
-    realize_all(mixed := program_order.computed_of(outside, targets.union(id(buffer_of(u)) for u in inputs)))
+    unlike = program_order.computed_of(outside, targets.union(id(buffer_of(u)) for u in inputs))
+    unlike += (t for t in written if t._holder.assigned and (u := t.uop.base).op is Ops.BUFFER and u.arg.uid > earlier)
+    realize_all(unlike)
     outside.update(program_order.stand([*living(outside), *written]))
-    if not touched.learn() and not mixed and all(run.plan.local is None for run in runs):
+    if not touched.learn() and not unlike and all(run.plan.local is None for run in runs):
       PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       pass_away(unseen(empty))
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
