@@ -41,7 +41,8 @@ from tinygrad.transforms.tree import tree_leaves, tree_map
 REFUSALS: dict[str, tuple[type[Exception], str]] = {
   "while_loop in reverse": (TypeError, "while_loop: there is no gradient"),
   "custom_vjp forward": (TypeError, "which says nothing of tangents"),
-  "while_loop between assignments": (TypeError, "a graph without the loop is asked for"),
+  "while_loop between assignments": (TypeError, "of which the content before that is still to be read"),
+  "while_loop in a graph": (TypeError, "a graph without the loop is asked for"),
   "loops in a captured while_loop": (JitError, "a loop within it cannot be captured"),
 }
 ROUGH = (1e-9, 1e-8, 1e-6, 1e-4)  # of a result's greatest element, by how many differences stand in each other

@@ -322,8 +322,8 @@ def own_rule(b: Body) -> None:
 
 
 def over_devices(b: Body) -> None:
-  x_text, x = b.floats(lambda y: y.ndim > 0 and y.shape[0] % 2 == 0)
-  n = 2 if b.maker.mode == "cut" else b.rng.choice([n for n in (2, 4) if x.shape[0] % n == 0])
+  n = b.maker.devices
+  x_text, x = b.floats(lambda y: y.ndim > 0 and y.shape[0] % n == 0)
   others = [b.some(lambda x: x.dtype.kind in "fi") for _ in range(b.rng.randint(0, 2))]
   blocks, stages, functions = np.split(x, n), [], []
   space = dict(b.space)
@@ -407,6 +407,7 @@ class Program:
     self.rng = rng = random.Random(seed)
     self.seed, self.names, self.differences, self.refusals = seed, itertools.count(), 0, set[str]()
     self.mode = rng.choice(MODES)
+    self.devices = 2 if self.mode == "cut" else rng.choice((2, 4))  # of every `shard_map`: values of others do not mix
     self.operations = re.split(r" \| |\n", OPERATIONS.strip())
     made = np.random.default_rng(seed)
 
