@@ -1,5 +1,7 @@
 """`scan` against the loop that it stands for: values, gradients, placements, what is compiled, what is refused."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -624,6 +626,22 @@ def test_memory_that_a_step_reads_is_written_to_while_tensors_of_its_body_live(f
     assert (y.tolist(), w.tolist()) == ([k**6.0], [k + 1.0])
   with pytest.raises(ShardError, match="being traced"):
     held[0].numpy()
+
+
+@pytest.mark.parametrize(
+  "wrap", [checkpoint, lambda f: lambda x: cond(x.sum() > 0, f, f, x)], ids=["checkpoint", "cond"]
+)
+def test_what_a_function_reads_that_was_written_of_the_result_of_a_loop(wrap):
+  """Mutant: only writes in the graph before the loop ran are taken for done, not those in copies of what it was of."""
+  state, xs = Tensor([[1.0], [2.0]]).realize(), Tensor([[1.0], [2.0]]).realize()
+  gc.disable()  # what a graph had of its own may live on
+  try:
+    for i in range(1, 5):
+      state.assign(state + scan(lambda c, x: (c + x, c * x), xs[0], xs)[1])
+      y = wrap(lambda x: x.maximum(state) * 1)(xs)
+      assert (y.tolist(), state.tolist()) == ([[1.0 + i], [2.0 + 4 * i]],) * 2
+  finally:
+    gc.enable()
 
 
 def test_a_rule_may_read_of_a_step_what_the_value_does_not():

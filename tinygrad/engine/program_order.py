@@ -162,11 +162,11 @@ class ProgramOrder:
         values = (u.src[1] for u in _root(t).toposort() if u.op is Ops.ASSIGN and u.src[1].bound)
         self.run([next(map(type(t), values), t)])
       return self.run(asked, read)
-    order = dedup(roots.values())
+    order, planned = dedup(roots.values()), dict[UOp, object]()
     with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
-      done = realize(*order, starting=lambda: begun.enter_context(uninterrupted()))
+      done = realize(*order, starting=lambda sink: planned.setdefault(sink, begun.enter_context(uninterrupted())))
       made = dict(zip(order, done, strict=True))
-      self.rebase([*asked, *due], order, {(u := roots[id(t)]): made[u] for t in (*asked, *due)})
+      self.rebase([*asked, *due], [*order, *planned], {(u := roots[id(t)]): made[u] for t in (*asked, *due)})
       self._unowned.update(t.uop for t in due if not t.follows)
       for t in asked:
         t.follows = True

@@ -30,9 +30,9 @@ random_states: weakref.WeakKeyDictionary[UOp, tuple[int, ...]] = weakref.WeakKey
 """What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 
 
-def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[UOp]:
+def realize(*roots: UOp, starting: Callable[[UOp], object] = lambda sink: None) -> list[UOp]:
   """Computes `roots` and performs the effects among them and below them. `starting` is called when all is planned and
-  compiled, before anything runs.
+  compiled, before anything runs, with what that is of: `roots` as the stages have left them.
 
   Returns for each root the BUFFER with its value, at the root's placement, not partial; for a view of a buffer that
   view, the effects before it done."""
@@ -46,7 +46,7 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
       print(found)
     with span("plan"):
       planned = plan_of(sink, once=not recorders)  # what is captured is run often
-    execute(run_of(*planned), starting)
+    execute(run_of(*planned), lambda: starting(sink))
   return [made[root] for root in roots]
 
 
