@@ -837,17 +837,18 @@ class Writer(Lines):
     yield f"Tensor.training = {self.trained}  # view"
 
   def forgotten(self) -> Iterator[str]:
-    f = self.pick(*self.functions)
+    yield self.reset(self.pick(*self.functions))
+
+  def reset(self, f: Function) -> str:
     self.plain = {k: n for k, n in self.plain.items() if k[0] != f.number}
-    yield f"f{f.number}.reset()  # view"
+    return f"f{f.number}.reset()  # view"
 
   def attempted(self) -> Iterator[str]:
     """A call that may fail within, as far as it runs the function."""
     if failing := [f for f in self.functions if f.fails]:
       f = self.pick(*failing)
       if self.chance(0.3):
-        yield f"f{f.number}.reset()  # view"
-        self.plain = {k: n for k, n in self.plain.items() if k[0] != f.number}
+        yield self.reset(f)
       *made, given = self.given(f, False)
       yield from made
       yield f"attempt(lambda: {f.call(given.split('|'), self.bound(), self.pick(*NUMBERS))})  # call"

@@ -66,13 +66,13 @@ def brought(memory: UOp, u: UOp) -> UOp:
   return memory.copy_to_device(there)
 
 
-def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> list[UOp] | None:
+def effects_below(found: Sequence[UOp], roots: Sequence[UOp]) -> set[UOp] | None:
   """The contents of memory after assignments that loops wait for; None where something that is not there by then reads
   the content before one of these."""
-  after = [u for u in UOp.sink(*(s for u in found for s in u.src)).toposort() if u.op is Ops.AFTER]
-  before, there = {u.src[0] for u in after}, set(after)
+  there = {u for u in UOp.sink(*(s for u in found for s in u.src)).toposort() if u.op is Ops.AFTER}
+  before = {u.src[0] for u in there}
   rest = UOp.sink(*roots).toposort(lambda u: u not in there) if before else []
-  return None if any(s in before for u in rest if u.op is not Ops.AFTER for s in u.src) else after
+  return None if any(s in before for u in rest if u.op is not Ops.AFTER for s in u.src) else there
 
 
 def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[UOp, UOp]:
