@@ -13,7 +13,15 @@ from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
 from tinygrad.codegen.primitives.split import CHUNK
-from tinygrad.codegen.row_blocks import all_rows, block_rows, clip_loops, loop_limits, parts_of, shared_rows
+from tinygrad.codegen.row_blocks import (
+  all_rows,
+  block_rows,
+  clip_loops,
+  loop_limits,
+  parts_of,
+  shared_reads,
+  shared_rows,
+)
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
@@ -176,6 +184,44 @@ def test_every_row_is_in_one_block(cache, rows):
       for numbers in np.ndindex(*(r.src[0].arg for r in loops)):
         written.append(form.const + sum(form.terms[r] * n for r, n in zip(loops, numbers)))
   assert sorted(written) == list(range(rows))
+
+
+def weight_gradient(out, images, own=False):
+  """What rows (o, b) have, in memory, or memory of their `own`, and for each o the sums over b of its products with
+  what is the same for all o."""
+  o, b, y, c, k = loop(out, 0), loop(images, 1), loop(8, 2), loop(6, 3), reduce(8, 4)
+  given, other = np.ones(out * images * 8, np.float32), np.ones(images * 6 * 8, np.float32)
+  row = [] if own else [(o, images * 8), (b, 8)]
+  made = store(dot(*row, (y, 1)), load(2, given, dot((o, images * 8), (b, 8), (y, 1))), o, b, y, size=given.size)
+  there = load(0, given, dot(*row, (k, 1)))
+  product = op(Ops.MUL, there, load(3, other, dot((b, 48), (c, 8), (k, 1))))
+  sums = store(dot((o, 6), (c, 1)), fold(Ops.ADD, product, b, k), o, c, size=out * 6, slot=1)
+  p = there.src[0].src[0]
+  kernel = sink(made, sums)
+  return substitute(kernel, {p: p.replace(arg=ParamArg(-1, 8))}) if own else kernel, (o, b)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_contraction_reads_the_same_for_some_rows(own):
+  """Memory of a row's own is another for each, though no index says so."""
+  ast, (o, b) = weight_gradient(64, 16, own)
+  made, sums = ast.src
+  assert [x for x in shared_reads(sums, (o, b)) if x] == [{o}] and not any(shared_reads(made, (o, b)))
+
+
+@pytest.mark.parametrize("cache", [1 << 8, 1 << 12])
+def test_a_block_has_rows_for_which_a_contraction_reads_the_same(cache, monkeypatch):
+  """Further out, too: else all of it would be read for each of these. (Mutant: it is not asked which.)"""
+  ast, rows = weight_gradient(64, 16)
+  assert all_rows(ast.src) == rows
+
+  def blocks():
+    stores, _ = parts_of(block_rows(ast, replace(CPU, cache=cache)))
+    return [r.src[0].arg for r in shared_rows(stores)]
+
+  assert 64 // row_blocks.LEAST in blocks()
+  monkeypatch.setattr(row_blocks, "shared_reads", lambda *_: [])
+  assert 64 in blocks()
 
 
 def test_a_kernel_of_one_store_has_no_blocks():

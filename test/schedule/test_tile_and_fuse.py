@@ -98,6 +98,29 @@ def test_attention_forward_and_backward(fresh, T, D, causal, nbytes):
   same(lambda: attention(q, k, v, w, causal, swap=True))
 
 
+def moments(rows, terms, columns):
+  """Of the gradient of weights, as an optimizer keeps them."""
+  g, x, m, v = data(terms, rows), data(terms, columns), data(rows, columns), data(rows, columns)
+
+  def f():
+    gradient = g.T @ x
+    return [m * 0.9 + gradient * 0.1, v * 0.9 + gradient * gradient * 0.1]
+
+  return f
+
+
+@pytest.mark.parametrize("rows, terms, columns", [(32, 16, 48), (33, 5, 17)])
+def test_a_product_of_which_each_result_is_a_row_is_a_kernel_of_its_own(fresh, rows, terms, columns):
+  """Little of its matrices would be used often within a block. What both moments make of it is one kernel. (Mutant:
+  nobody asks.)"""
+  f = moments(rows, terms, columns)
+  same(f)
+  assert kernels(f)[0] == 2
+  fresh.setattr(row_groups, "multiplies_rows", lambda *_: False)
+  assert kernels(f)[0] == 1
+  same(f)
+
+
 def test_attention_agrees_with_numpy():
   q, k, v = (data(2, 40, 8) for _ in range(3))
   scores = q.numpy().astype(np.float64) @ k.numpy().transpose(0, 2, 1) / np.sqrt(8)
@@ -222,14 +245,14 @@ def put_where(m, per_row, columns):
 
 @pytest.mark.parametrize("mutant", [False, True])
 def test_places_are_computed_from_what_is_a_rows_own(fresh, mutant):
-  """Rows of a product, each in the order of its elements: where the sorted ones are found lies in the row's memory, as
+  """Rows of weights, each in the order of its elements: where the sorted ones are found lies in the row's memory, as
   they do. (Mutant: accesses are moved, but for those in the places of others, which then read what nobody has
   written.)"""
   if mutant:
     fresh.setattr(row_memory, "with_accesses", substitute_free)
-  x, w = data(15, 8), data(8, 6)
-  got = vmap(lambda row: row[row.argsort(0)])(x @ w).numpy()
-  assert np.allclose(got, np.sort(x.numpy() @ w.numpy(), 1), rtol=1e-5, atol=1e-6) is not mutant
+  x = data(15, 6)
+  got = vmap(lambda row: row[row.argsort(0)])(x.softmax(1)).numpy()
+  assert np.allclose(got, np.sort(x.softmax(1).numpy(), 1), rtol=1e-5, atol=1e-6) is not mutant
 
 
 def test_what_is_put_in_a_row_is_there_when_it_is_read(fresh):

@@ -16,6 +16,7 @@ from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.numerics.idle_blocks import block_limits
 from tinygrad.numerics.idle_loops import loop_limits
 from tinygrad.numerics.own_memory import with_accesses
+from tinygrad.numerics.products import reads_along
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
@@ -67,17 +68,11 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
   return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
 
 
-def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
-  """Whether a reduction reads memory that is the same for all rows, of which there are several."""
-  same = dict[UOp, frozenset[UOp]]()  # loops along which such is read
-  for u in store.toposort() if rows else ():
-    same[u] = frozenset[UOp]().union(*(same[s] for s in u.src))
-    if u.op is Ops.INDEX and rows[-1] not in u.loops:
-      same[u] |= u.loops
-    if u.op is Ops.FOLD and rows[-1] in u.src[0].loops and not same[u].isdisjoint(u.src[1:]):
-      if by_index(u, store.src[2:]) is None:
-        return True
-  return False
+def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
+  """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
+  folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
+  same = ([frozenset(() if u.src[0].arg.slot < 0 else rows) - u.loops for u in reads_along(f)] for f in folds)
+  return [x - frozenset.intersection(*some) for some in same for x in some]
 
 
 def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]:
@@ -101,11 +96,14 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
   # a block of rows to which updates go by index goes through all of these, so it is as large as there is memory for
   places, sizes = {parts[0] for s in stores if (parts := by_index(s.src[1], rows))}, dict[UOp, int]()
-  least = LEAST if any(contracts(s, rows) for s in stores) else 1
+  least = LEAST if (same := [x for s in stores for x in shared_reads(s, rows) if x]) else 1
   touched = BLOCK_PARTS * max(sum(bytes_of_row(indices(stores), rows).values()), 1)
   for r in reversed(rows):
     room, most = (target.cache, MOST) if places <= sizes.keys() else (target.scratch, target.scratch)
-    take = min(max(min(max(room // touched, least), most) // prod(sizes.values()), 1), size(r))
+    # of rows further out for which something is the same that is another for each of these, some are in the block, too
+    outer = [(prod(n for q, n in sizes.items() if q in x), x.difference(sizes)) for x in same if r not in x]
+    beside = max((min(ceildiv(LEAST, have), prod(map(size, rest))) for have, rest in outer), default=1)
+    take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), size(r))
     sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
   out, ends = list[UOp](), list[UOp]()
 
@@ -157,8 +155,7 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
 
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
-  block = int(prod(size(r) for r in inside))
-  row = iteration_of(inside)
+  block, row = int(prod(size(r) for r in inside)), iteration_of(inside)
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
@@ -167,7 +164,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
     if p.arg.slot < 0 and p not in memory:
-      columns[p] = contracts(s, list(at)) or any(columns.get(u.src[0], False) for u in accessed[i])
+      columns[p] = any(shared_reads(s, [*at])) or any(columns.get(u.src[0], False) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if takes_over(where, accessed[i], later, q))

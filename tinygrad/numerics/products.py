@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
@@ -36,6 +36,18 @@ def products_apart(u: UOp) -> UOp | None:
     return None
   sums = [UOp.new(Ops.REDUCE, u.dtype, (x,), u.arg) for x in addends]
   return functools.reduce(lambda x, y: UOp.new(Ops.ADD, u.dtype, (x, y)), sums)
+
+
+def reads_along(f: UOp) -> list[UOp]:
+  """The INDEXes of what a FOLD reads that is another for its next step."""
+  return [u for u in f.src[0].toposort() if u.op is Ops.INDEX and not u.loops.isdisjoint(f.src[1:])]
+
+
+def multiplies_rows(store: UOp, rows: Collection[UOp]) -> bool:
+  """Whether a store's loops are all `rows`, and it sums products of which each factor is the same for some of these: a
+  product of matrices, of which a block of rows that a cache holds has too few of the one to use the other often."""
+  products = (u for u in store.toposort() if u.op is Ops.FOLD and of_products(u)) if {*store.src[2:]} <= {*rows} else ()
+  return any((reads := reads_along(f)) and not any(f.loops <= u.loops for u in reads) for f in products)
 
 
 def carries_rest(f: UOp) -> bool:
