@@ -175,12 +175,10 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
       memory[p], tenants[scratch] = scratch, p
   for s, of in zip(stores, accessed):
     moved: dict[UOp, UOp] = {}
-    for u in of:
-      p = u.src[0]
-      if p in memory:
-        inner = affine(u.src[1], {})
-        place = inner.scaled(block).plus(row) if columns[p] else inner.plus(row, p.arg.size)
-        moved[u] = u.replace(src=(memory[p], place.uop(), *u.src[2:]))
+    for u, p in ((u, u.src[0]) for u in of if u.src[0] in memory):
+      inner = affine(u.src[1], {})
+      place = inner.scaled(block).plus(row) if columns[p] else inner.plus(row, p.arg.size)
+      moved[u] = u.replace(src=(memory[p], place.uop(), *u.src[2:]))
     where, value = s.src[:2]
     loops = [*inside, *(r for r in s.src[2:] if r not in at)]
     # the scheduler made it a row's own: a loop that it does not lie along is one over rows, or of at most one iteration

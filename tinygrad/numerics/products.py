@@ -43,11 +43,22 @@ def reads_along(f: UOp) -> list[UOp]:
   return [u for u in f.src[0].toposort() if u.op is Ops.INDEX and not u.loops.isdisjoint(f.src[1:])]
 
 
+def multiplies_matrices(f: UOp) -> bool:
+  """Whether a FOLD sums products of which each factor is the same along some loop of the results."""
+  reads = reads_along(f) if of_products(f) else []
+  return bool(reads) and not any(f.loops <= u.loops for u in reads)
+
+
 def multiplies_rows(store: UOp, rows: Collection[UOp]) -> bool:
-  """Whether a store's loops are all `rows`, and it sums products of which each factor is the same for some of these: a
-  product of matrices, of which a block of rows that a cache holds has too few of the one to use the other often."""
-  products = (u for u in store.toposort() if u.op is Ops.FOLD and of_products(u)) if {*store.src[2:]} <= {*rows} else ()
-  return any((reads := reads_along(f)) and not any(f.loops <= u.loops for u in reads) for f in products)
+  """Whether a store sums products of matrices of which a block of `rows` that a cache holds has too little to use it
+  often: its loops are all rows; or it sums over rows, too, and a factor is the same for some of the results'."""
+  every = {*store.src[2:]} <= {*rows}
+  for f in (f for f in store.toposort() if f.op is Ops.FOLD and of_products(f)):
+    if every and multiplies_matrices(f):
+      return True
+    if any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in reads_along(f)):
+      return True
+  return False
 
 
 def carries_rest(f: UOp) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.expressions import DIVIDES, LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency, prod
+from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
 
@@ -19,7 +20,7 @@ MOST_TRANSPOSED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
-INLINE = 9  # iterations of a reduction that is written out
+INLINE, INLINE_MATRICES = 9, 4  # iterations of a reduction that is written out, and of a product of matrices
 INLINE_NODES = 60  # of what it adds up
 
 
@@ -114,7 +115,7 @@ def is_inlined(fold: UOp) -> bool:
     more = [s for s in dict.fromkeys(u.src) if s not in seen]
     seen.update(more)
     stack += more
-  return len(seen) <= INLINE_NODES
+  return len(seen) <= INLINE_NODES and (times <= INLINE_MATRICES or not multiplies_matrices(fold))
 
 
 class Analysis:

@@ -325,7 +325,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   steps = [(min(x.cost(lane, lanes), 2.0), x) for x in item.accesses]
   pairs: list[tuple[Window | None, Ranges]] = [(None, ()), *((None, (r,)) for r in free)]
   pairs += [(None, pair) for pair in itertools.combinations(free, 2)]
-  if windows := windows_of(item, others):  # all processors take the same steps, in one order
+  if lane is v and (windows := windows_of(item, others)):  # all processors take the same steps, in one order
     pairs = [(w, (w.along, *pair)) for w in windows for pair in ((), *((r,) for r in free)) if w.along not in pair]
   for mine, (window, pair) in itertools.product((1, *own), pairs):
     for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
