@@ -1,4 +1,4 @@
-"""The gradient of a convolution in its input is a convolution: schedule/windows.py."""
+"""The gradient of a convolution in its input is a convolution: numerics/windows.py."""
 
 import numpy as np
 import pytest

@@ -8,6 +8,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.products import products_apart
+from tinygrad.numerics.windows import as_windows
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
@@ -18,7 +19,6 @@ from tinygrad.schedule.order import KernelToBe, Order, State, versions
 from tinygrad.schedule.slots import Slots
 from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts, squares_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
-from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.helpers import prod
+from tinygrad.numerics.windows import as_windows
 from tinygrad.schedule import fuse
 from tinygrad.schedule.homes import peel
 from tinygrad.schedule.schedule import ANY_TARGET
-from tinygrad.schedule.windows import as_windows
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.graph import Asked
 from tinygrad.uop import GroupOp, Ops, UOp

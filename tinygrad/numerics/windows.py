@@ -4,30 +4,43 @@ Where the values of y at the taps k differ by a factor that is the same at all p
 with weights do, `z[i] = Σ_k y[i - k·dilation, k]` needs no y in memory: its other factor is padded, and read through
 windows."""
 
+import itertools
 from collections.abc import Callable
 
+from tinygrad.helpers import prod
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
+
+FEW_TERMS = 64  # of a sum that may take the zeros between the places of a stride, too
 
 
 def as_windows(u: UOp) -> UOp | None:
-  """The sum over the taps of a SPREAD with stride 1, if the rule applies."""
+  """The sum over the taps of a SPREAD, if the rule applies; with a stride over windows of places with zeros between,
+  for sums so short that these cost less than to store y and to look for its places."""
   op, axes = u.arg
   z = u.src[0]
-  if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],) or z.arg[2] != 1:
+  if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],):
     return None
-  axis, taps, _, step, size = z.arg
+  axis, taps, stride, step, size = z.arg
   span = (z.shape[taps] - 1) * step
 
   def windows(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
-    n = x.shape[axis]
+    n = (x.shape[axis] - 1) * stride + 1
     if x.shape[taps] != 1 or n == 1 or size < n:
       return None
-    x = padded(x, axis, span, size - n)
+    x = padded(apart(x, axis, stride) if stride > 1 else x, axis, span, size - n)
     x = x.expand(tuple(count if d == taps else m for d, m in enumerate(x.shape)))
     return x.window(axis, taps, 1, step, size).flip((taps,))
 
-  y = through(z.src[0], axis, taps, size, windows, {})
-  return None if y is None else sum_over(y, taps)
+  if (y := through(z.src[0], axis, taps, size, windows, {})) is None:
+    return None
+  total = sum_over(y, taps)
+  return total if stride == 1 or terms(total) <= FEW_TERMS else None
+
+
+def terms(u: UOp) -> int:
+  """Of sums of products, those one of another too."""
+  sums = (v for v in itertools.takewhile(lambda v: v.op is not Ops.MUL, u.down()) if v.op is Ops.REDUCE)
+  return int(prod(prod(v.src[0].shape) // prod(v.shape) for v in sums))
 
 
 # of what an EXPAND repeats, its dims of places and taps, and their count
@@ -83,6 +96,17 @@ def resized(u: UOp, x: UOp, dim: int, size: int) -> UOp:
   if u.op is Ops.EXPAND and named == x.shape:
     return x
   return u.replace(src=(x,), arg=named if u.op is Ops.RESHAPE or u.op is Ops.EXPAND else u.arg)
+
+
+def apart(x: UOp, axis: int, stride: int) -> UOp:
+  """With zeros between the places along `axis`, which come below what leaves the dim alone."""
+  n = x.shape[axis]
+  if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW) and dim_below(x, axis) is not None:
+    return resized(x, apart(x.src[0], axis, stride), axis, (n - 1) * stride + 1)
+  dims = *x.shape[:axis], n, 1, *x.shape[axis + 1 :]
+  x = x.reshape(dims).pad([(0, (stride - 1) * (d == axis + 1)) for d in range(len(dims))])
+  x = x.reshape(tuple(n * stride if d == axis else m for d, m in enumerate(dims) if d != axis + 1))
+  return x.shrink([(0, m - (stride - 1) * (d == axis)) for d, m in enumerate(x.shape)]).contiguous()
 
 
 def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
