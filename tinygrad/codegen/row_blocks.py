@@ -153,6 +153,11 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
   return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
+def beside(u: UOp, rows: Iterable[UOp]) -> bool:
+  """Whether elements of memory lie beside those of the next row."""
+  return u.src[0].arg.slot >= 0 and any(affine(u.src[1], {}).terms.get(r) == 1 for r in rows)
+
+
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
   block, row = int(prod(size(r) for r in inside)), iteration_of(inside)
@@ -164,7 +169,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
     if p.arg.slot < 0 and p not in memory:
-      columns[p] = any(shared_reads(s, [*at])) or any(columns.get(u.src[0], False) for u in accessed[i])
+      columns[p] = any(shared_reads(s, [*at])) or any(columns.get(u.src[0]) or beside(u, at) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if takes_over(where, accessed[i], later, q))
