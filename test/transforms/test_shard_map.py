@@ -14,6 +14,13 @@ from tinygrad import (
   all_to_all,
   axis_index,
   axis_size,
+  checkpoint,
+  cond,
+  custom_jvp,
+  custom_vjp,
+  grad,
+  hvp,
+  jvp,
   pmax,
   pmean,
   pmin,
@@ -21,6 +28,7 @@ from tinygrad import (
   psum,
   psum_scatter,
   shard_map,
+  vjp,
   vmap,
 )
 from tinygrad.debug.report import report
@@ -188,6 +196,78 @@ def test_a_gradient_inside_is_of_the_sum_of_all_losses():
   got = shard_map(part, MESH, spec, spec)(Tensor(x).shard(MESH, spec)).numpy()
   sums = x.reshape(3, 2, 2).sum(0)
   np.testing.assert_allclose(got, np.tile(sums * 2 * (1 + 4 + 9), (3, 1, 1)).reshape(6, 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_second_derivatives_inside(name):
+  """The gradient of the sum of all devices' losses, times a direction, of which each device has its part; in three
+  ways, against the same taken around."""
+  ours, spec = CASES[name][0], P(("dp", "tp"))
+  x, v = (Tensor(rng.normal(size=(6, 6, 1))).shard(MESH, spec) for _ in range(2))
+
+  def loss(a):
+    return (ours(a.sin(), "tp") ** 3).sum() * a.sum()
+
+  total = lambda t: shard_map(lambda a: loss(a).reshape(1), MESH, spec, spec)(t).sum()  # noqa: E731
+  want = hvp(total, (x,), (v,)).numpy()
+  ways = (
+    lambda a, t: grad(lambda b: (grad(loss)(b) * t).sum())(a),
+    lambda a, t: jvp(grad(loss), (a,), (t,))[1],
+    lambda a, t: grad(lambda b: jvp(loss, (b,), (t,))[1])(a),
+  )
+  for way in ways:
+    np.testing.assert_allclose(shard_map(way, MESH, (spec, spec), spec)(x, v).numpy(), want, rtol=1e-9, atol=1e-9)
+
+
+def own_reverse(f):
+  own = custom_vjp(f)
+  own.defvjp(lambda *xs: (f(*xs), xs), lambda xs, g: vjp(f, *xs)[1](g))
+  return own
+
+
+def own_forward(f):
+  own = custom_jvp(f)
+  own.defjvp(lambda xs, ts: jvp(f, xs, ts))
+  return own
+
+
+OWN = {
+  "checkpoint": checkpoint,
+  "cond": lambda f: lambda x: cond(psum(x.sum(), "d") < 1e9, f, lambda t: f(t) * 0, x),
+  "custom_vjp": own_reverse,
+  "custom_jvp": own_forward,
+  "checkpoint in checkpoint": lambda f: checkpoint(checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("way", ["devices", "elements"])
+@pytest.mark.parametrize("name", OWN)
+def test_a_sum_over_devices_in_a_function_with_a_gradient_of_its_own(name, way):
+  """It is the same on all; the rule finds the axis, reads what is on one device, and its gradients are those of what
+  is written without it."""
+  mesh, w = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=(3, 3)))
+  x = Tensor(rng.normal(size=(4, 3)))
+  plain = lambda x: (x @ w).tanh().sum(0)  # noqa: E731
+  total = OWN[name](lambda x: psum(plain(x), "d"))
+
+  def over(f, same):
+    if way == "devices":
+      return shard_map(f, mesh, P("d"), P() if same else P("d"))
+    return lambda x: vmap(f, 0, None if same else 0, axis_name="d")(x.reshape(2, 2, 3)).reshape(
+      *(() if same else (4,)), 3
+    )
+
+  pairs = (
+    (over(total, True), plain),
+    (over(lambda x: total(x) * x, False), lambda x: plain(x) * x),
+    (over(grad(lambda x: (total(x) * x).sum()), False), grad(lambda x: (plain(x) * x).sum())),
+  )
+  for f, g in pairs:
+    np.testing.assert_allclose(f(x).numpy(), g(x).numpy(), rtol=1e-9)
+    found, want = (grad(lambda x, h=h: (h(x) ** 2).sum())(x).numpy() for h in (f, g))
+    np.testing.assert_allclose(found, want, rtol=1e-9)
+    if name != "custom_vjp":
+      np.testing.assert_allclose(jvp(f, (x,), (x,))[1].numpy(), jvp(g, (x,), (x,))[1].numpy(), rtol=1e-9)
 
 
 def test_only_collectives_move():
