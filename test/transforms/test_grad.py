@@ -222,6 +222,14 @@ def test_of_numbers_by_numbers():
   assert hessian(f)(Tensor(2.0)).item() == 12
 
 
+def test_jacobians_by_what_is_no_float():
+  given = {"x": double(3), "i": Tensor([2, 0])}
+  for jacobian in (jacrev, jacfwd):
+    found = jacobian(lambda t: t["x"][t["i"]] * 2)(given)
+    close(found["x"], 2 * np.eye(3)[[2, 0]])
+    assert found["i"] is None
+
+
 def test_compositions():
   x, w = double(4, 3), double(3, 3)
   loss = lambda row: ((row @ w).tanh() * row).sum()  # noqa: E731

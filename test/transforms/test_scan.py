@@ -425,6 +425,11 @@ class Layer:
     return x + self.linear(self.norm(x)).gelu() * scale
 
 
+class Doubling(Layer):
+  def __call__(self, x, scale=2.0):
+    return super().__call__(x, scale)
+
+
 def compiled(monkeypatch, f):
   """What is lowered to code while f runs."""
   made = []
@@ -473,6 +478,12 @@ def test_layers():
     (lambda: scan(lambda c, x: ({**c, "b": x}, None), {"a": Tensor(B)}, Tensor(X)), "in other places"),
     (lambda: scan_layers([]), "no layers"),
     (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 4)]), "layers differ"),
+    (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 3, bias=False)]), "layers differ(?s:.*)None in another"),
+    (lambda: scan_layers([nn.Linear(3, 3, bias=False), nn.Linear(3, 3)]), "layers differ(?s:.*)in other places"),
+    (lambda: scan_layers([Layer(), Doubling()]), "layers differ: Layer and Doubling"),
+    (lambda: scan_layers([nn.BatchNorm(3), nn.BatchNorm(3, eps=0.1)]), r"1e-05 in the first, 0.1(?s:.*)fix: scan"),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B), Tensor(X), unroll=0), "unroll=0 is no number(?s:.*)unroll=n"),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B), Tensor(X), unroll=1.5), "unroll=1.5 is no number"),
   ],
 )
 def test_what_is_refused(call, says):

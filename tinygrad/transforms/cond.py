@@ -71,6 +71,7 @@ def check_condition(name: str, pred: Any) -> None:
   if not is_tensor(pred) or not dtypes.is_bool(pred.dtype) or pred.numel() != 1:
     given = describe(pred.uop) if is_tensor(pred) else repr(pred)
     fix = "compare: (x.sum() > 0)" + ("; of many elements, x.where(…)" if name == "cond" else "; of many, x.any()")
+    fix = f"Tensor({pred})" if isinstance(pred, bool) else fix
     raise TypeError(f"{name}: the condition is one bool, not {given}\n  fix: {fix}")
 
 
