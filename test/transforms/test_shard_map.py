@@ -27,6 +27,7 @@ from tinygrad import (
   ppermute,
   psum,
   psum_scatter,
+  scan,
   shard_map,
   vjp,
   vmap,
@@ -268,6 +269,39 @@ def test_a_sum_over_devices_in_a_function_with_a_gradient_of_its_own(name, way):
     np.testing.assert_allclose(found, want, rtol=1e-9)
     if name != "custom_vjp":
       np.testing.assert_allclose(jvp(f, (x,), (x,))[1].numpy(), jvp(g, (x,), (x,))[1].numpy(), rtol=1e-9)
+
+
+LOOPED = lambda x: scan(lambda c, y: (c + psum(x * y, "d"), None), x * 0, x.sum(1))[0]  # noqa: E731
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("no", [lambda x: psum(x * x, "d"), LOOPED], ids=["sum", "in a loop"])
+def test_devices_may_choose_otherwise(no, around):
+  """Who reads a sum over devices has chosen that it is read, whatever those chose that have given to it."""
+  mesh, x = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=(4, 3)))
+  x = x - x.reshape(2, 6).mean(1).reshape(2, 1, 1).expand(2, 2, 3).reshape(4, 3) + Tensor([[1.0], [1], [-1], [-1]])
+  f = lambda x: cond(x.sum() > 0, lambda t: t * 3, no, x)  # noqa: E731
+  loss = lambda x: (f(x) ** 3).sum()  # noqa: E731
+  over = lambda f: shard_map(f, mesh, P("d"), P("d"))  # noqa: E731
+  if around:
+    found = grad(lambda x: (over(f)(x) ** 3).sum())(x).numpy()
+  else:
+    found = over(grad(loss))(x).numpy()
+  first, second = x[:2].detach(), x[2:].detach()
+
+  def total(a, b):
+    looped = sum(a * a.sum(1)[i] + b * b.sum(1)[i] for i in range(2))
+    chosen = looped if no is LOOPED else a * a + b * b
+    return ((a * 3) ** 3).sum() + (chosen**3).sum()
+
+  np.testing.assert_allclose(found, np.concatenate([g.numpy() for g in grad(total, (0, 1))(first, second)]), rtol=1e-9)
+
+
+def test_the_way_that_no_device_has_chosen_does_not_show():
+  mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+  f = lambda x: cond(psum(x, "d").sum() < 0, lambda t: psum(t.sqrt(), "d"), lambda t: t * 2, x)  # noqa: E731
+  found = grad(lambda x: shard_map(f, mesh, P("d"), P("d"))(x).sum())(Tensor([0.0, 1.0]))
+  assert found.tolist() == [2, 2]
 
 
 def test_only_collectives_move():
