@@ -18,6 +18,7 @@ from tinygrad import (
   cond,
   custom_jvp,
   custom_vjp,
+  dtypes,
   grad,
   hvp,
   jvp,
@@ -360,6 +361,13 @@ def test_over_the_axis_of_a_map():
   np.testing.assert_allclose(both.numpy(), x.sum(), rtol=1e-5)
 
 
+def test_of_truths_it_is_counted_how_many_hold():
+  some = Tensor([[True, True, False], [True, False, False]])
+  found = vmap(lambda a: (psum(a, "i"), pmean(a, "i"), pmax(a, "i"), psum_scatter(a[:2], "i")), axis_name="i")(some)
+  assert [y.tolist()[0] for y in found[:3]] == [[2, 1, 0], [1, 0.5, 0], [True, True, False]]
+  assert found[3].tolist() == [2, 1] and found[0].dtype == found[3].dtype == dtypes.int32
+
+
 def test_random_numbers_differ_between_devices():
   y = shard_map(lambda a: a * 0 + Tensor.rand(1), MESH, P(("dp", "tp")), P(("dp", "tp")))(Tensor.zeros(6))
   assert len(set(y.tolist())) == 6
@@ -385,6 +393,15 @@ def test_in_a_captured_step():
     (lambda x: shard_map(lambda a: a.shard(MESH, P("tp")), MESH, P("dp"), P("dp"))(x), ShardError, "places"),
     (lambda x: shard_map(lambda a: psum_scatter(a, "dp"), MESH, P(), P("dp"))(x), ValueError, "tiled=True"),
     (lambda x: shard_map(lambda a: ppermute(a, "dp", [(0, 1), (2, 1)]), MESH, P("dp"), P("dp"))(x), ValueError, "ring"),
+    (lambda x: vmap(lambda a: all_gather(a, "i", 2), axis_name="i")(x), IndexError, r"dim 2 out of range \[-2, 1\]"),
+    (
+      lambda x: vmap(lambda a: all_gather(a, "i", 1, True), axis_name="i")(x),
+      IndexError,
+      r"dim 1 out of range \[-1, 0",
+    ),
+    (lambda x: vmap(lambda a: psum_scatter(a, "i", 1), axis_name="i")(x), IndexError, "dim 1 out of range"),
+    (lambda x: vmap(lambda a: all_to_all(a, "i", 0, 7), axis_name="i")(x[:2]), IndexError, "dim 7 out of range"),
+    (lambda x: vmap(lambda a: psum_scatter(a.sum(), "i"), axis_name="i")(x), ValueError, "has no dim(?s:.*)reshape"),
   ],
 )
 def test_what_is_refused(call, error, says):
