@@ -19,7 +19,7 @@ from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.tracing import held_like, inputs_below, unknown, with_replaced
-from tinygrad.uop import CustomOp, Factors, JointGradient, Ops, OwnGradient, UOp, describe, holes_like, sint
+from tinygrad.uop import CustomOp, Factors, JointGradient, Move, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Nodes = tuple[UOp, ...]
@@ -117,6 +117,14 @@ def in_front(u: UOp, k: int, lead: Shape, has: bool = False) -> UOp:
   if not has:
     u = u.reshape((*(1,) * k, *u.shape))
   return u.expand((*lead, *u.shape[k:]))
+
+
+def placed_again(u: UOp) -> UOp:
+  """`u`, which the user places where it is: a move, if a map that is being traced has more to say of that
+  (`spmd_axis_name`); else itself."""
+  if any(isinstance(t, Lanes) and t.mesh is None and any(t.spmd) for t in tracers):
+    return UOp.new(Ops.MOVE, u.dtype, (u,), Move(u.device, True))
+  return u
 
 
 def drawn_for() -> tuple[UOp | None, int]:
