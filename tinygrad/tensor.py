@@ -215,7 +215,7 @@ class Tensor(Differentiation, metaclass=_Training):
 
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
-      return self if (u := placed_again(self.uop)) is self.uop else self._wrap(u)
+      return self if (u := placed_again(self.uop, placement)) is self.uop else self._wrap(u)
     if storage.only_stored(self.uop.device):  # read where it arrives
       return self._wrap(storage.read(self.uop))._at(placement)
     if storage.only_stored(placement):

@@ -119,11 +119,11 @@ def in_front(u: UOp, k: int, lead: Shape, has: bool = False) -> UOp:
   return u.expand((*lead, *u.shape[k:]))
 
 
-def placed_again(u: UOp) -> UOp:
-  """`u`, which the user places where it is: a move, if a map that is being traced has more to say of that
+def placed_again(u: UOp, here: Placement) -> UOp:
+  """`u`, which the user places where it is, `here`: a move, if a map that is being traced has more to say of that
   (`spmd_axis_name`); else itself."""
   if any(isinstance(t, Lanes) and t.mesh is None and any(t.spmd) for t in tracers):
-    return UOp.new(Ops.MOVE, u.dtype, (u,), Move(u.device, True))
+    return UOp.new(Ops.MOVE, u.dtype, (u,), Move(here, True))
   return u
 
 
