@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, checkpoint, donate, grad, scan, vmap
+from tinygrad import Tensor, TinyJit, donate, grad, vmap
 from tinygrad.helpers import GlobalCounters
 from tinygrad.uop import buffer_of
 
@@ -168,18 +168,3 @@ def test_inside_other_transforms_it_is_the_function():
   x = Tensor([1.0, 2.0]).realize()
   assert vmap(donate(f))(x).tolist() == [1, 4] and grad(lambda x: donate(f)(x).sum())(x).tolist() == [2, 4]
   assert x.tolist() == [1, 2]
-
-
-def test_a_loop_that_is_unrolled_keeps_no_gradients_of_its_steps():
-  """Their Tensors would be over what stands for memory in the key of the plan, and the next capture looks for that."""
-  xs = rng.normal(size=(2, 3))
-
-  def step(w, x):
-    return w * 0, *scan(lambda c, y: (checkpoint(lambda c: (c * y).sin())(c), c), w, x)
-
-  train = TinyJit(donate(step))
-  for k in range(4):
-    start = rng.normal(size=3) + k
-    _, last, each = train(Tensor(start).realize(), Tensor(xs).realize())
-    np.testing.assert_allclose(each.numpy(), [start, np.sin(start * xs[0])], rtol=1e-9)
-    np.testing.assert_allclose(last.numpy(), np.sin(np.sin(start * xs[0]) * xs[1]), rtol=1e-9)
