@@ -305,6 +305,20 @@ def test_the_way_that_no_device_has_chosen_does_not_show():
   assert found.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("spec", [None, P(), P("d")])
+def test_what_the_function_reads_may_be_on_the_devices_or_on_one(spec):
+  """Gradients by it, and loops that carry it, place nothing by themselves."""
+  mesh, x, start = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=4)), rng.normal(size=6)
+  w = Tensor(start) if spec is None else Tensor(start).shard(mesh, spec)
+  over = lambda f: shard_map(f, mesh, P("d"), P("d"))  # noqa: E731
+  sums = x.numpy().reshape(2, 2).sum(1)
+  again = lambda w: (over(checkpoint(lambda a: w * a.sum()))(x) ** 2).sum()  # noqa: E731
+  np.testing.assert_allclose(grad(again)(w).numpy(), 2 * start * (sums**2).sum(), rtol=1e-9)
+  found = over(lambda a: scan(lambda c, k: (c * 0.5 + a[k], None), w, Tensor([1, 0, 1]))[0])(x).numpy()
+  want = [((start * 0.5 + b) * 0.5 + a) * 0.5 + b for a, b in x.numpy().reshape(2, 2)]
+  np.testing.assert_allclose(found, np.concatenate(want), rtol=1e-9)
+
+
 def test_only_collectives_move():
   x, w = Tensor.rand(6, 8).shard(MESH, P("dp", "tp")), Tensor.rand(8, 4).shard(MESH, P("tp"))
   y = shard_map(lambda a, b: (a @ b).relu().softmax().sort()[0], MESH, (P("dp", "tp"), P("tp")), P("dp", "tp"))(x, w)

@@ -223,7 +223,7 @@ class Batching:
     """What the user has placed, with the lanes' dims in front of those that he has cut. What hooks inserted they insert
     again, where it is wanted."""
     here, there = u.src[0].device, u.arg.device
-    if not u.arg.pinned and (here is None or same_devices(here, there)):
+    if not u.arg.pinned and (here is None or self.lanes.mesh is not None or same_devices(here, there)):
       return x
     if self.lanes.mesh is not None:
       rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
@@ -313,8 +313,7 @@ def batched(
 ) -> list[tuple[UOp, bool] | None]:
   """What a function of one lane's nodes makes of those of all, and whether it varies."""
   k = len(lanes.sizes)
-  places = [None if lanes.mesh is not None else one_lane(x.device, k) for x in src]  # a device's part has no place
-  holes = [unknown(x.shape[k:], x, at) if v else x for x, at, v in zip(src, places, varying)]
+  holes = [unknown(x.shape[k:], x, one_lane(x.device, k)) if v else x for x, v in zip(src, varying)]
   batching = Batching(lanes, {h: x for h, x, v in zip(holes, src, varying) if v})
   with tracers.holding(lanes):  # a user's rule may name them, and draws for each of them
     made = fn(tuple(holes))
