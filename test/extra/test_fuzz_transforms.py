@@ -26,7 +26,18 @@ def test_programs_agree_with_loops_and_differences(first):
 
 def test_all_kinds_are_drawn():
   text = "\n".join(str(Program(seed)) for seed in range(300))
-  for word in (*NAMES.split(), *COLLECTIVES, "own_vjp", "own_jvp", "replayed", "has_aux", "reverse=True", "unroll", "length", "shard_map"):
+  for word in (
+    *NAMES.split(),
+    *COLLECTIVES,
+    "own_vjp",
+    "own_jvp",
+    "replayed",
+    "has_aux",
+    "reverse=True",
+    "unroll",
+    "length",
+    "shard_map",
+  ):
     assert word in text, word
   assert {Program(seed).mode for seed in range(40)} == {*MODES}
   assert str(Program(7)) == str(Program(7))

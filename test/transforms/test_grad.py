@@ -347,7 +347,12 @@ def test_with_custom_ops_and_functions():
     (lambda x: grad(lambda t: t * 2)(x), ValueError, r"returns float64\[3\](?s:.*)jacrev"),
     (lambda x: grad(lambda t: 3)(x), ValueError, "returns 3"),
     (lambda x: grad(lambda t: t.sum().int())(x), TypeError, "only floats"),
-    (lambda x: grad(lambda t: t.sum())(x.int()), TypeError, "argument 0 is int32"),
+    (lambda x: grad(lambda t: t.sum())(x.int()), TypeError, "argument 0 is int32(?s:.*)fix: (?s:.*)argnums"),
+    (
+      lambda x: jvp(lambda t, i: t[i], (x, x.int()), (x, None)),
+      TypeError,
+      r"argument 1 is int32(?s:.*)lambda x: f\(x, i",
+    ),
     (lambda x: grad(lambda t: t.sum())(3.0), TypeError, r"Tensor\(3.0\)"),
     (lambda x: grad(lambda t: t.sum(), 1)(x), ValueError, "names argument 1 of 1"),
     (lambda x: grad(lambda t: t.sum(), has_aux=True)(x), ValueError, r"return \(result, aux\)"),
