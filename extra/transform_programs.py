@@ -208,7 +208,7 @@ class Body:
     found = [self.some(lambda x: x.dtype.kind in kinds and test(x)) for _ in range(count)]
     if count == 1:
       return found[0]
-    if apart and found[0][0] == found[1][0]:
+    if apart and found[0][1] is found[1][1]:
       raise Rejected("twice the same")
     if self.rng.random() < 0.5:
       return f"({', '.join(t for t, _ in found)},)", tuple([x for _, x in found])
