@@ -4,10 +4,10 @@
     CPU_THREADS=1 python -m extra.fuzz_transforms --seed 5061 --count 1
 
 A program is text: a function of Tensors, with functions in it that read what stands around them, on which `vmap`,
-`scan`, `while_loop`, `cond`, `checkpoint`, `custom_vjp`, `custom_jvp`, `shard_map` and derivatives of all kinds are
-called, in each other, over arguments and results in tuples and dicts. It is called, with its results computed together
-or apart, captured, captured with donated arguments, interpreted, or given arguments that are cut over two devices, in
-float64. The oracle runs the same text over
+`scan`, `while_loop`, `cond`, `checkpoint`, `custom_vjp`, `custom_jvp`, `shard_map`, `TinyJit` and derivatives of all
+kinds are called, in each other, over arguments and results in tuples and dicts. It is called, with its results
+computed together or apart, captured, captured with donated arguments, interpreted, or given arguments that are cut over
+two devices, in float64. The oracle runs the same text over
 numpy: loops of calls, blocks in a list, and derivatives by central differences of the sixth order; where a comparison
 or an order of elements changes within a difference, the program is left out, as is one with large numbers. A refusal
 passes where a document says so (REFUSALS), and if its message says what to do. What a program has read must be as it
@@ -33,7 +33,7 @@ import tinygrad
 from extra.fuzz_programs import options, seeds
 from extra.plain_transforms import PLAIN, POLICIES, Course, Unsure, leaves
 from extra.transform_programs import Function, Line, Program
-from tinygrad import Context, Mesh, P, Tensor, TinyJit, checkpoint_policies
+from tinygrad import Context, Mesh, P, Tensor, TinyJit, checkpoint_policies, dtypes
 from tinygrad.engine.errors import JitError
 from tinygrad.transforms.tree import tree_leaves, tree_map
 
@@ -113,9 +113,9 @@ def scaled(x: Tensor, c: float, way: str) -> Tensor:
 
 
 def pulled(made: Any) -> Any:
-  """(result, derivatives) of cotangents like the result."""
-  out, pull = made
-  return out, pull(tree_map(lambda y: y * 0.5 + 1, out))
+  """(result, derivatives, and what else there is) of cotangents like the result."""
+  out, pull, *aux = made
+  return out, pull(tree_map(lambda y: y * 0.5 + 1, out)), *aux
 
 
 def at(x: Tensor, d: int, i: Tensor) -> Tensor:
@@ -128,13 +128,31 @@ def put(x: Tensor, k: int, y: Any) -> Tensor:
   return out
 
 
+def smeared(x: Tensor) -> Tensor:
+  out = x.clone()
+  out[1:] *= 0.5
+  out[1:] += x[:-1]
+  return out
+
+
+def replayed(f: Any) -> Any:
+  step = TinyJit(f)
+
+  def third(*args: Any) -> Any:
+    step(*args)
+    step(*tree_map(lambda x: x.logical_not() if x.dtype == dtypes.bool else x * 0 + 1, args))
+    return step(*args)
+
+  return third
+
+
 NAMES = (
   "vmap scan while_loop cond jvp linearize vjp grad value_and_grad hessian hvp jacfwd jacrev checkpoint stop_gradient"
 )
 METHODS = "sum mean prod cumsum cumprod argsort argmax flip logsumexp softmax max min any"
 OURS: dict[str, Any] = {
   **{name: getattr(tinygrad, name) for name in NAMES.split()},
-  **{f.__name__: f for f in (lanes, own_vjp, own_jvp, scaled, pulled, at, put)},
+  **{f.__name__: f for f in (lanes, own_vjp, own_jvp, scaled, pulled, at, put, smeared, replayed)},
   **{n: getattr(Tensor, n) for n in "sin cos tanh exp log tril sigmoid relu abs maximum minimum".split()},
   **{n: getattr(Tensor, n) for n in METHODS.split()},
   **{n: getattr(checkpoint_policies, n) for n in POLICIES},

@@ -231,7 +231,9 @@ def placed(tree: Any, at: Callable[[Sequence[Any]], Any], path: tuple[Any, ...] 
   return at(path)
 
 
-def jvp(f: Function, primals: Any, tangents: Any) -> Any:
+def jvp(f: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
+  if has_aux:
+    return *jvp(lambda *xs: f(*xs)[0], primals, tangents), f(*primals)[1]
   base = called(f, primals)
   return base[0], pushed(f, primals, base, tangents)
 
@@ -241,7 +243,10 @@ def linearize(f: Function, *primals: Any) -> Any:
   return base[0], lambda *tangents: pushed(f, primals, base, tangents)
 
 
-def vjp(f: Function, *primals: Any) -> Any:
+def vjp(f: Function, *primals: Any, has_aux: bool = False) -> Any:
+  if has_aux:
+    return *vjp(lambda *xs: f(*xs)[0], *primals), f(*primals)[1]
+
   def pull(g: Any) -> Any:
     def weighed(*xs: Any) -> Any:
       parts = [np.sum(y * c) for (_, y), (_, c) in zip(leaves(f(*xs)), leaves(g), strict=True) if is_float(y)]
@@ -268,9 +273,9 @@ def grad(f: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
 
 
 def pulled(made: Any) -> Any:
-  """(result, derivatives) of what `vjp` gives, of cotangents like the result."""
-  out, pull = made
-  return out, pull(mapped(lambda y: y * 0.5 + 1, out))
+  """(result, derivatives, and what else there is) of what `vjp` gives, of cotangents like the result."""
+  out, pull, *aux = made
+  return out, pull(mapped(lambda y: y * 0.5 + 1, out)), *aux
 
 
 def hessian(f: Function, argnums: Any = 0) -> Function:
@@ -325,6 +330,12 @@ def scattered(x: np.ndarray, d: int, i: np.ndarray, y: np.ndarray) -> np.ndarray
   return out
 
 
+def smeared(x: np.ndarray) -> np.ndarray:
+  out = x.copy()
+  out[1:] = x[1:] * 0.5 + x[:-1]
+  return out
+
+
 def replaced_at(x: np.ndarray, k: int, y: Any) -> np.ndarray:
   out = x.copy()
   out[k] = y
@@ -334,8 +345,8 @@ def replaced_at(x: np.ndarray, k: int, y: Any) -> np.ndarray:
 PLAIN: dict[str, Any] = {
   **{f.__name__: f for f in (vmap, scan, while_loop, cond, lanes, jvp, linearize, vjp, grad, value_and_grad)},
   **{f.__name__: f for f in (hessian, hvp, stop_gradient, scaled, pulled, mapped)},
-  "jacfwd": jacobian, "jacrev": jacobian, "checkpoint": lambda f, policy: f, "own_vjp": lambda f: f,
-  "own_jvp": lambda f: f, **dict.fromkeys(POLICIES),
+  "jacfwd": jacobian, "jacrev": jacobian, "checkpoint": lambda f, policy: f,
+  **dict.fromkeys(("own_vjp", "own_jvp", "replayed"), lambda f: f), "smeared": smeared, **dict.fromkeys(POLICIES),
   **{name: getattr(np, name) for name in "sin cos tanh exp log tril".split()},
   "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: x * decided(x > 0),
   "abs": lambda x: x * decided(np.sign(x)), "maximum": lambda x, y: np.where(decided(x > y), x, y),

@@ -31,7 +31,8 @@ reshape({x}, (-1,)) | reshape({x}, (-1, {n})) | part({x}, {d}, 1, {n}) | part({x
 at({x}, {d}, {i} % {n}) | at({x}, {d}, {k} % {n}) | cat({x}, {y}, {d}) | stack({x}, {y}, {d}) | {x} @ {w} | tril({t})
 {x} @ swap({x}, -1, -2) | along({x}, {d}, argsort({y}, {d})) | scattered({x}, {d}, argsort({y}, {d}), {y})
 pick({x}, {i} % {n}, {j} % 2) | pick({x}, {i} % {n}, 0) | conv({x}, {v}) | put({x}, 0, 0.5)
-put({x}, 0, {z}) | {x} * {z} | any({m}, {d}) | repeated({x}, 2) | real({k}) * 0.3 + {z}
+put({x}, 0, {z}) | put({x}, {i} % {n}, 0.5) | put({x}, {k} % {n}, {z}) | smeared({x})
+{x} * {z} | any({m}, {d}) | repeated({x}, 2) | real({k}) * 0.3 + {z}
 one_hot({k} % 3, 3) * 0.5 | where({b}, {z}, 0.2) | stop_gradient({x}) * {x}
 scaled({x}, 0.5, "vjp") | scaled({x}, 2.0, "jvp") | where(above(cumsum({x}, {d}), {y}), {x} * 2, {y})
 scattered({x} * 0, {d}, whole({m}) % {n}, {y}) | along({x}, {d}, whole({m}) % {n}) | real({m}) * {x}
@@ -76,12 +77,14 @@ def rendered(line: Line) -> str:
 
 @dataclass(frozen=True)
 class Around:
-  """What stands around a line: how many functions, derivatives; whether one is taken in reverse, or forward."""
+  """What stands around a line: how many functions, derivatives; whether one is taken in reverse, or forward; whether
+  what it is in is replayed."""
 
   depth: int = 0
   differences: int = 0
   reverse: bool = False
   forward: bool = False
+  captured: bool = False
 
 
 def fits(test: str, x: np.ndarray) -> bool:
@@ -137,8 +140,10 @@ class Body:
       names["m"] = self.some(lambda y: y.shape == x.shape and y.dtype.kind == "b")[0] if "m" in used else ""
       names["w"] = self.floats(lambda y: y.ndim == 2 and y.shape[:1] == x.shape[-1:])[0] if "w" in used else ""
       names["v"] = self.floats(lambda y: y.ndim == 1 and y.size <= x.shape[-1:][0])[0] if "v" in used and x.ndim else ""
-      d = 0 if "pick" in text else self.rng.randrange(max(x.ndim, 1))
+      d = 0 if "pick" in text or "put" in text else self.rng.randrange(max(x.ndim, 1))
       names |= {"d": d, "n": x.shape[d] if x.ndim else 1}
+      if x.ndim and not re.search(r"\b(part|padded|at)\(", text) and self.rng.random() < 0.3:
+        names["d"] = d - x.ndim
     if "{t}" in text:
       names["t"] = self.floats(lambda x: x.ndim >= 2)[0]
     for kind, test in (("z", "f0"), ("i", "i1"), ("j", "i1"), ("k", "i"), ("b", "b")):
@@ -203,7 +208,7 @@ class Body:
     found = [self.some(lambda x: x.dtype.kind in kinds and test(x)) for _ in range(count)]
     if count == 1:
       return found[0]
-    if apart and found[0][0] == found[1][0]:
+    if apart and found[0][1] is found[1][1]:
       raise Rejected("twice the same")
     if self.rng.random() < 0.5:
       return f"({', '.join(t for t, _ in found)},)", tuple([x for _, x in found])
@@ -246,6 +251,11 @@ def like(want: Specs, b: Body, carry: str = "") -> str:
 # ---------------------------------------------------------------- transforms
 
 
+def lengths_at(x: np.ndarray, n: int) -> list[int]:
+  """The dims of that length, counted from the front or from the end."""
+  return [k for i, m in enumerate(x.shape) if m == n for k in (i, i, i - x.ndim)]
+
+
 def mapped_call(b: Body) -> None:
   _, x = b.some(lambda x: x.ndim > 0)
   n = b.rng.choice(x.shape)
@@ -254,13 +264,15 @@ def mapped_call(b: Body) -> None:
     whole = k > 0 and b.rng.random() < 0.3
     test: Callable[[Any], bool] = (lambda x: True) if whole else (lambda x: n in x.shape)
     text, value = b.structure(b.rng.choice((1, 1, 2)), test, "fffib")
-    of = mapped(lambda x, w=whole: -9 if w else b.rng.choice([i for i, m in enumerate(x.shape) if m == n]), value)
+    of = mapped(lambda x, w=whole: -9 if w else b.rng.choice(lengths_at(x, n)), value)
     one = len({a for _, a in leaves(of)}) == 1 and b.rng.random() < 0.5
     texts.append(text)
     axes.append(leaves(of)[0][1] if one else of)
     parameters.append(mapped(lambda x, a: x if a == -9 else np.take(x, 0, a), value, of))
   f = b.function(parameters, free)
-  out = b.rng.choice((0, 0, 0, -1))
+  out: Any = b.rng.choice((0, 0, 0, -1))
+  if f.result[0] in "({" and b.rng.random() < 0.4:
+    out = {"(": (0, -1), "{": {"b": 0, "a": -1}}[f.result[0]]
   said = repr(tuple(axes)).replace("-9", "None")
   b.add(f"vmap({f.name}, {said}, {out})({', '.join(texts)})", f)
 
@@ -292,7 +304,7 @@ def looped(b: Body) -> None:
   f = b.function((carry,), lambda inner, p: f"({like(value, inner, f'{p}[0]')}, {p}[1] + 1)")
   if b.maker.mode == "donated":
     b.maker.refusals.add("while_loop between assignments")
-  if b.maker.mode in ("captured", "donated") and re.search(r"scan|while_loop", str(f)):
+  if (b.around.captured or b.maker.mode in ("captured", "donated")) and re.search(r"scan|while_loop", str(f)):
     b.maker.refusals.add("loops in a captured while_loop")
   b.add(f"while_loop({condition.name}, {f.name}, ({text}, {start}))", condition, f)
 
@@ -309,6 +321,13 @@ def kept(b: Body) -> None:
   text, value = b.structure(b.rng.choice((1, 2)), lambda x: True, "fffib")
   f = b.function((value,), free)
   b.add(f"checkpoint({f.name}, {b.rng.choice(POLICIES)})({text})", f)
+
+
+def replayed(b: Body) -> None:
+  """Captured in a call with other numbers, and replayed; called as it is where a transform, or a capture, is around."""
+  given = [b.structure(b.rng.choice((1, 1, 2)), lambda x: True, "fffib") for _ in range(b.rng.randint(1, 2))]
+  f = b.function([x for _, x in given], free, replace(b.around, captured=True))
+  b.add(f"replayed({f.name})({', '.join(t for t, _ in given)})", f)
 
 
 def own_rule(b: Body) -> None:
@@ -357,7 +376,7 @@ def differentiated(b: Body) -> None:
   if differences > 3:
     raise Rejected("too many differences")
   small: Callable[[Any], bool] = lambda x: x.size <= (6 if differences == 1 else 4)  # noqa: E731
-  mixed = "fffi" if what in ("grad", "value_and_grad", "aux") else "f"
+  mixed = "fffi" if what in ("grad", "value_and_grad", "aux", "jacfwd", "jacrev") else "f"
   given = [
     b.structure(b.rng.choice((1, 1, 2)), small, mixed if k else "f", apart=True) for k in range(b.rng.randint(1, 2))
   ]
@@ -365,9 +384,10 @@ def differentiated(b: Body) -> None:
   around = replace(
     b.around, differences=differences, reverse=b.around.reverse or reverse, forward=b.around.forward or forward
   )
-  finish: Finish = number if what in ("grad", "value_and_grad", "hessian", "hvp") else floating
-  if what == "aux":
-    finish = lambda inner, p: f"({number(inner, p)}, {free(inner, p)})"  # noqa: E731
+  finish: Finish = number if what in ("grad", "value_and_grad", "aux", "hessian", "hvp") else floating
+  if aux := what == "aux" or (what in ("vjp", "jvp") and b.rng.random() < 0.3):
+    first = finish
+    finish = lambda inner, p: f"({first(inner, p)}, {free(inner, p)})"  # noqa: E731
   f = b.function(values, finish, around)
   b.maker.differences = max(b.maker.differences, differences)
   by = [k for k, x in enumerate(values) if isinstance(x, (tuple, dict)) or x.dtype.kind == "f"]
@@ -375,27 +395,27 @@ def differentiated(b: Body) -> None:
   directions = (
     "(" + "".join(f"mapped(lambda x: {b.rng.choice(('cos(x)', 'x', 'x * 0 + 1'))}, {t}), " for t, _ in given) + ")"
   )
-  b.add(called_text(what, f.name, texts, argnums, directions), f)
+  if what == "aux":
+    what = b.rng.choice(("grad", "value_and_grad"))
+  b.add(called_text(what, f.name, texts, argnums, directions, ", has_aux=True" * aux), f)
 
 
-def called_text(what: str, f: str, texts: str, argnums: Any, directions: str) -> str:
+def called_text(what: str, f: str, texts: str, argnums: Any, directions: str, aux: str) -> str:
   match what:
     case "jvp":
-      return f"jvp({f}, ({texts},), {directions})"
+      return f"jvp({f}, ({texts},), {directions}{aux})"
     case "hvp":
       return f"hvp({f}, ({texts},), {directions})"
     case "linearize":
       return f"linearize({f}, {texts})[1](*{directions})"
     case "vjp":
-      return f"pulled(vjp({f}, {texts}))"
-    case "aux":
-      return f"value_and_grad({f}, {argnums}, has_aux=True)({texts})"
-  return f"{what}({f}, {argnums})({texts})"
+      return f"pulled(vjp({f}, {texts}{aux}))"
+  return f"{what}({f}, {argnums}{aux})({texts})"
 
 
 DERIVATIVES = "grad value_and_grad aux vjp jvp linearize jacfwd jacrev hessian hvp".split()
 TRANSFORMS: tuple[Callable[[Body], None], ...] = (
-  mapped_call, mapped_call, scanned, scanned, looped, chosen, kept, own_rule, over_devices,
+  mapped_call, mapped_call, scanned, scanned, looped, chosen, kept, own_rule, over_devices, replayed,
   differentiated, differentiated, differentiated,
 )  # fmt: skip
 

@@ -63,6 +63,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.runtime import storage
 from tinygrad.runtime.transfer import copy_blocks, own_parts
+from tinygrad.transforms.batching import placed_again
 from tinygrad.transforms.ended import note_written
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
@@ -214,7 +215,7 @@ class Tensor(Differentiation, metaclass=_Training):
 
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
-      return self
+      return self if (u := placed_again(self.uop, placement)) is self.uop else self._wrap(u)
     if storage.only_stored(self.uop.device):  # read where it arrives
       return self._wrap(storage.read(self.uop))._at(placement)
     if storage.only_stored(placement):

@@ -116,6 +116,18 @@ def test_a_product_and_a_sum_by_index_are_a_kernel_each(kind, grid, monkeypatch)
   assert any(count for count, _ in adds_by_index(kind, target))
 
 
+@pytest.mark.parametrize("grid", [False, True])
+def test_an_assignment_that_is_made_again_happens_again(grid):
+  """Its kernel is that of the first one: as one with that it would be one store."""
+  x = empty(960)
+  for _ in range(3):
+    x.assign(x * 0.5 + 1)
+  sink = UOp.sink(*[u for u in x.uop.toposort() if u.op is Ops.ASSIGN])
+  target = target_of(GPUS["sm_90a"]) if grid else ANY_TARGET
+  items = create_schedule(localize(sink), True, target).items
+  assert [len(i.kernel.src) for i in items] == [1] * 3 and len({i.kernel for i in items}) == 1
+
+
 def test_a_loss_is_the_kernel_of_its_exponentials():
   """Its gradient is added by index, too: one number to each row."""
   logits, labels = empty(4096, 8192), empty(4096, dtype=dtypes.int32)

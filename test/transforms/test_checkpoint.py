@@ -171,6 +171,18 @@ def test_in_compositions():
     close([jitted(x[0].contiguous().realize(), w.realize())], [grad(plain, 1)(x[0], w)], 1e-9)
 
 
+@pytest.mark.parametrize("inner", [checkpoint, lambda f: f])
+def test_derivatives_of_derivatives_of_one_in_another(inner):
+  """Each gradient that arrives has what is computed again for it alone: an earlier one may be of another derivative."""
+  f = checkpoint(inner(lambda t: t.sin() * t))
+  x = Tensor(rng.normal(size=3))
+  first = lambda f: grad(lambda t: (f(t) * t).sum())  # noqa: E731
+  second = lambda f: grad(lambda t: first(f)(t).square().sum())  # noqa: E731
+  plain = lambda t: t.sin() * t  # noqa: E731
+  close([first(f)(x), second(f)(x)], [first(plain)(x), second(plain)(x)])
+  close([grad(lambda t: second(f)(t).sum())(x)], [grad(lambda t: second(plain)(t).sum())(x)])
+
+
 def test_tangents_pass_like_through_the_function():
   x = Tensor(rng.normal(size=3), dtype="float64")
   f = lambda t: (t.sin() * t).sum()  # noqa: E731

@@ -222,6 +222,14 @@ def test_of_numbers_by_numbers():
   assert hessian(f)(Tensor(2.0)).item() == 12
 
 
+def test_jacobians_by_what_is_no_float():
+  given = {"x": double(3), "i": Tensor([2, 0])}
+  for jacobian in (jacrev, jacfwd):
+    found = jacobian(lambda t: t["x"][t["i"]] * 2)(given)
+    close(found["x"], 2 * np.eye(3)[[2, 0]])
+    assert found["i"] is None
+
+
 def test_compositions():
   x, w = double(4, 3), double(3, 3)
   loss = lambda row: ((row @ w).tanh() * row).sum()  # noqa: E731
@@ -339,7 +347,12 @@ def test_with_custom_ops_and_functions():
     (lambda x: grad(lambda t: t * 2)(x), ValueError, r"returns float64\[3\](?s:.*)jacrev"),
     (lambda x: grad(lambda t: 3)(x), ValueError, "returns 3"),
     (lambda x: grad(lambda t: t.sum().int())(x), TypeError, "only floats"),
-    (lambda x: grad(lambda t: t.sum())(x.int()), TypeError, "argument 0 is int32"),
+    (lambda x: grad(lambda t: t.sum())(x.int()), TypeError, "argument 0 is int32(?s:.*)fix: (?s:.*)argnums"),
+    (
+      lambda x: jvp(lambda t, i: t[i], (x, x.int()), (x, None)),
+      TypeError,
+      r"argument 1 is int32(?s:.*)lambda x: f\(x, i",
+    ),
     (lambda x: grad(lambda t: t.sum())(3.0), TypeError, r"Tensor\(3.0\)"),
     (lambda x: grad(lambda t: t.sum(), 1)(x), ValueError, "names argument 1 of 1"),
     (lambda x: grad(lambda t: t.sum(), has_aux=True)(x), ValueError, r"return \(result, aux\)"),

@@ -425,6 +425,11 @@ class Layer:
     return x + self.linear(self.norm(x)).gelu() * scale
 
 
+class Doubling(Layer):
+  def __call__(self, x, scale=2.0):
+    return super().__call__(x, scale)
+
+
 def compiled(monkeypatch, f):
   """What is lowered to code while f runs."""
   made = []
@@ -473,6 +478,12 @@ def test_layers():
     (lambda: scan(lambda c, x: ({**c, "b": x}, None), {"a": Tensor(B)}, Tensor(X)), "in other places"),
     (lambda: scan_layers([]), "no layers"),
     (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 4)]), "layers differ"),
+    (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 3, bias=False)]), "layers differ(?s:.*)None in another"),
+    (lambda: scan_layers([nn.Linear(3, 3, bias=False), nn.Linear(3, 3)]), "layers differ(?s:.*)in other places"),
+    (lambda: scan_layers([Layer(), Doubling()]), "layers differ: Layer and Doubling"),
+    (lambda: scan_layers([nn.BatchNorm(3), nn.BatchNorm(3, eps=0.1)]), r"1e-05 in the first, 0.1(?s:.*)fix: scan"),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B), Tensor(X), unroll=0), "unroll=0 is no number(?s:.*)unroll=n"),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B), Tensor(X), unroll=1.5), "unroll=1.5 is no number"),
   ],
 )
 def test_what_is_refused(call, says):
@@ -653,3 +664,28 @@ def test_a_rule_may_read_of_a_step_what_the_value_does_not():
   by_w, by_c, by_xs = grad(loss, (0, 1, 2))(w, c, xs)
   assert (by_w.item(), by_c.item(), by_xs.tolist()) == (3 + 3 * 196, 196 * 5, [196 * 5 * 5, 28 * 4])
   assert scan(lambda k, x: (k + loss(w * x, k, xs), k), c, Tensor([1.0, 2.0]))[0].item() == 5 + 4 + 8
+
+
+@pytest.fixture
+def circles_stay():
+  """Nothing is freed that stands in a circle."""
+  gc.disable()
+  yield
+  gc.enable()
+
+
+def test_a_loop_that_is_unrolled_keeps_no_gradients_of_its_steps(circles_stay):
+  """Their Tensors would be over what stands for memory in the key of the plan, and a capture looks for that memory."""
+  start, xs = values(0, 3), values(1, (2, 3))
+  w = Tensor(start).realize()
+  before = w * 3
+  w.assign(w + 1)
+  last, each = scan(lambda c, y: (checkpoint(lambda c: c * y)(c), c), w, Tensor(xs).realize())
+  Tensor.realize(before, last, each)
+  step = TinyJit(lambda t: t * 2)
+  for _ in range(3):
+    assert step(Tensor(start).realize()).tolist() == (start * 2).tolist()
+  first = (start + 1) * xs[0]
+  np.testing.assert_allclose(before.numpy(), start * 3)
+  np.testing.assert_allclose(each.numpy(), [start + 1, first])
+  np.testing.assert_allclose(last.numpy(), first * xs[1])

@@ -14,13 +14,23 @@ from tinygrad import (
   all_to_all,
   axis_index,
   axis_size,
+  checkpoint,
+  cond,
+  custom_jvp,
+  custom_vjp,
+  dtypes,
+  grad,
+  hvp,
+  jvp,
   pmax,
   pmean,
   pmin,
   ppermute,
   psum,
   psum_scatter,
+  scan,
   shard_map,
+  vjp,
   vmap,
 )
 from tinygrad.debug.report import report
@@ -190,6 +200,125 @@ def test_a_gradient_inside_is_of_the_sum_of_all_losses():
   np.testing.assert_allclose(got, np.tile(sums * 2 * (1 + 4 + 9), (3, 1, 1)).reshape(6, 2), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_second_derivatives_inside(name):
+  """The gradient of the sum of all devices' losses, times a direction, of which each device has its part; in three
+  ways, against the same taken around."""
+  ours, spec = CASES[name][0], P(("dp", "tp"))
+  x, v = (Tensor(rng.normal(size=(6, 6, 1))).shard(MESH, spec) for _ in range(2))
+
+  def loss(a):
+    return (ours(a.sin(), "tp") ** 3).sum() * a.sum()
+
+  total = lambda t: shard_map(lambda a: loss(a).reshape(1), MESH, spec, spec)(t).sum()  # noqa: E731
+  want = hvp(total, (x,), (v,)).numpy()
+  ways = (
+    lambda a, t: grad(lambda b: (grad(loss)(b) * t).sum())(a),
+    lambda a, t: jvp(grad(loss), (a,), (t,))[1],
+    lambda a, t: grad(lambda b: jvp(loss, (b,), (t,))[1])(a),
+  )
+  for way in ways:
+    np.testing.assert_allclose(shard_map(way, MESH, (spec, spec), spec)(x, v).numpy(), want, rtol=1e-9, atol=1e-9)
+
+
+def own_reverse(f):
+  own = custom_vjp(f)
+  own.defvjp(lambda *xs: (f(*xs), xs), lambda xs, g: vjp(f, *xs)[1](g))
+  return own
+
+
+def own_forward(f):
+  own = custom_jvp(f)
+  own.defjvp(lambda xs, ts: jvp(f, xs, ts))
+  return own
+
+
+OWN = {
+  "checkpoint": checkpoint,
+  "cond": lambda f: lambda x: cond(psum(x.sum(), "d") < 1e9, f, lambda t: f(t) * 0, x),
+  "custom_vjp": own_reverse,
+  "custom_jvp": own_forward,
+  "checkpoint in checkpoint": lambda f: checkpoint(checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("way", ["devices", "elements"])
+@pytest.mark.parametrize("name", OWN)
+def test_a_sum_over_devices_in_a_function_with_a_gradient_of_its_own(name, way):
+  """It is the same on all; the rule finds the axis, reads what is on one device, and its gradients are those of what
+  is written without it."""
+  mesh, w = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=(3, 3)))
+  x = Tensor(rng.normal(size=(4, 3)))
+  plain = lambda x: (x @ w).tanh().sum(0)  # noqa: E731
+  total = OWN[name](lambda x: psum(plain(x), "d"))
+
+  def over(f, same):
+    if way == "devices":
+      return shard_map(f, mesh, P("d"), P() if same else P("d"))
+    return lambda x: vmap(f, 0, None if same else 0, axis_name="d")(x.reshape(2, 2, 3)).reshape(
+      *(() if same else (4,)), 3
+    )
+
+  pairs = (
+    (over(total, True), plain),
+    (over(lambda x: total(x) * x, False), lambda x: plain(x) * x),
+    (over(grad(lambda x: (total(x) * x).sum()), False), grad(lambda x: (plain(x) * x).sum())),
+  )
+  for f, g in pairs:
+    np.testing.assert_allclose(f(x).numpy(), g(x).numpy(), rtol=1e-9)
+    found, want = (grad(lambda x, h=h: (h(x) ** 2).sum())(x).numpy() for h in (f, g))
+    np.testing.assert_allclose(found, want, rtol=1e-9)
+    if name != "custom_vjp":
+      np.testing.assert_allclose(jvp(f, (x,), (x,))[1].numpy(), jvp(g, (x,), (x,))[1].numpy(), rtol=1e-9)
+
+
+LOOPED = lambda x: scan(lambda c, y: (c + psum(x * y, "d"), None), x * 0, x.sum(1))[0]  # noqa: E731
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("no", [lambda x: psum(x * x, "d"), LOOPED], ids=["sum", "in a loop"])
+def test_devices_may_choose_otherwise(no, around):
+  """Who reads a sum over devices has chosen that it is read, whatever those chose that have given to it."""
+  mesh, x = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=(4, 3)))
+  x = x - x.reshape(2, 6).mean(1).reshape(2, 1, 1).expand(2, 2, 3).reshape(4, 3) + Tensor([[1.0], [1], [-1], [-1]])
+  f = lambda x: cond(x.sum() > 0, lambda t: t * 3, no, x)  # noqa: E731
+  loss = lambda x: (f(x) ** 3).sum()  # noqa: E731
+  over = lambda f: shard_map(f, mesh, P("d"), P("d"))  # noqa: E731
+  if around:
+    found = grad(lambda x: (over(f)(x) ** 3).sum())(x).numpy()
+  else:
+    found = over(grad(loss))(x).numpy()
+  first, second = x[:2].detach(), x[2:].detach()
+
+  def total(a, b):
+    looped = sum(a * a.sum(1)[i] + b * b.sum(1)[i] for i in range(2))
+    chosen = looped if no is LOOPED else a * a + b * b
+    return ((a * 3) ** 3).sum() + (chosen**3).sum()
+
+  np.testing.assert_allclose(found, np.concatenate([g.numpy() for g in grad(total, (0, 1))(first, second)]), rtol=1e-9)
+
+
+def test_the_way_that_no_device_has_chosen_does_not_show():
+  mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+  f = lambda x: cond(psum(x, "d").sum() < 0, lambda t: psum(t.sqrt(), "d"), lambda t: t * 2, x)  # noqa: E731
+  found = grad(lambda x: shard_map(f, mesh, P("d"), P("d"))(x).sum())(Tensor([0.0, 1.0]))
+  assert found.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("spec", [None, P(), P("d")])
+def test_what_the_function_reads_may_be_on_the_devices_or_on_one(spec):
+  """Gradients by it, and loops that carry it, place nothing by themselves."""
+  mesh, x, start = Mesh(("CPU:0", "CPU:1"), names=("d",)), Tensor(rng.normal(size=4)), rng.normal(size=6)
+  w = Tensor(start) if spec is None else Tensor(start).shard(mesh, spec)
+  over = lambda f: shard_map(f, mesh, P("d"), P("d"))  # noqa: E731
+  sums = x.numpy().reshape(2, 2).sum(1)
+  again = lambda w: (over(checkpoint(lambda a: w * a.sum()))(x) ** 2).sum()  # noqa: E731
+  np.testing.assert_allclose(grad(again)(w).numpy(), 2 * start * (sums**2).sum(), rtol=1e-9)
+  found = over(lambda a: scan(lambda c, k: (c * 0.5 + a[k], None), w, Tensor([1, 0, 1]))[0])(x).numpy()
+  want = [((start * 0.5 + b) * 0.5 + a) * 0.5 + b for a, b in x.numpy().reshape(2, 2)]
+  np.testing.assert_allclose(found, np.concatenate(want), rtol=1e-9)
+
+
 def test_only_collectives_move():
   x, w = Tensor.rand(6, 8).shard(MESH, P("dp", "tp")), Tensor.rand(8, 4).shard(MESH, P("tp"))
   y = shard_map(lambda a, b: (a @ b).relu().softmax().sort()[0], MESH, (P("dp", "tp"), P("tp")), P("dp", "tp"))(x, w)
@@ -246,6 +375,13 @@ def test_over_the_axis_of_a_map():
   np.testing.assert_allclose(both.numpy(), x.sum(), rtol=1e-5)
 
 
+def test_of_truths_it_is_counted_how_many_hold():
+  some = Tensor([[True, True, False], [True, False, False]])
+  found = vmap(lambda a: (psum(a, "i"), pmean(a, "i"), pmax(a, "i"), psum_scatter(a[:2], "i")), axis_name="i")(some)
+  assert [y.tolist()[0] for y in found[:3]] == [[2, 1, 0], [1, 0.5, 0], [True, True, False]]
+  assert found[3].tolist() == [2, 1] and found[0].dtype == found[3].dtype == dtypes.int32
+
+
 def test_random_numbers_differ_between_devices():
   y = shard_map(lambda a: a * 0 + Tensor.rand(1), MESH, P(("dp", "tp")), P(("dp", "tp")))(Tensor.zeros(6))
   assert len(set(y.tolist())) == 6
@@ -271,6 +407,15 @@ def test_in_a_captured_step():
     (lambda x: shard_map(lambda a: a.shard(MESH, P("tp")), MESH, P("dp"), P("dp"))(x), ShardError, "places"),
     (lambda x: shard_map(lambda a: psum_scatter(a, "dp"), MESH, P(), P("dp"))(x), ValueError, "tiled=True"),
     (lambda x: shard_map(lambda a: ppermute(a, "dp", [(0, 1), (2, 1)]), MESH, P("dp"), P("dp"))(x), ValueError, "ring"),
+    (lambda x: vmap(lambda a: all_gather(a, "i", 2), axis_name="i")(x), IndexError, r"dim 2 out of range \[-2, 1\]"),
+    (
+      lambda x: vmap(lambda a: all_gather(a, "i", 1, True), axis_name="i")(x),
+      IndexError,
+      r"dim 1 out of range \[-1, 0",
+    ),
+    (lambda x: vmap(lambda a: psum_scatter(a, "i", 1), axis_name="i")(x), IndexError, "dim 1 out of range"),
+    (lambda x: vmap(lambda a: all_to_all(a, "i", 0, 7), axis_name="i")(x[:2]), IndexError, "dim 7 out of range"),
+    (lambda x: vmap(lambda a: psum_scatter(a.sum(), "i"), axis_name="i")(x), ValueError, "has no dim(?s:.*)reshape"),
   ],
 )
 def test_what_is_refused(call, error, says):

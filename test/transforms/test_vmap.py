@@ -86,6 +86,11 @@ def test_the_new_dim_is_cut_where_spmd_axis_name_says():
   assert placed.device.spec == P("dp", "tp")
   twice = vmap(vmap(lambda a: a.shard(mesh, P("tp"))), spmd_axis_name="dp")(x.reshape(4, 1, 6))
   assert twice.device.spec == P("dp", None, "tp")
+  there = vmap(lambda a: (a * 2).shard(mesh, P()), spmd_axis_name="tp")(x)  # where a row is already
+  assert there.device.spec == P("tp")
+  whole = vmap(vmap(lambda a: (a * 2).shard(mesh, P()), spmd_axis_name="tp"), spmd_axis_name="dp")(x)
+  assert whole.device.spec == P("dp", "tp")
+  np.testing.assert_allclose(whole.numpy(), x.numpy() * 2)
 
 
 def test_a_map_launches_as_many_kernels():

@@ -187,8 +187,8 @@ def bytes_saved(a: Group, b: Group, rows: Sequence[UOp]) -> int:
 
 
 def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | None:
-  """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
-  over what is inside of a row, if possible, else over rows."""
+  """The kernels of `a` and then `b` in one; None where they have no rows in common, it would not pay, or equal stores
+  would be one. A reduction is over what is inside of a row, if possible, else over rows."""
   if a.totals & b.touched:
     return None
   while (at := cut(a, b)) is not None:
@@ -218,7 +218,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
       continue  # what a mask leaves idle is left out where nothing is stored between
     few = has_few_rows(out, target)  # that have to be cut in pieces
     may = not out.tiled and has_few_rows(a, target)
-    if may if few else target.threads or fits(out, target.cache):
+    if len({*out.stores}) == len(out.stores) and (may if few else target.threads or fits(out, target.cache)):
       return replace(out, streams=a.streams or b.streams or streams or few)
   return side_by_side(a, b) if target.threads else None
 

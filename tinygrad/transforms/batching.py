@@ -18,8 +18,8 @@ from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.own_rules import OwnRules
-from tinygrad.transforms.tracing import held_like, inputs_below, unknown
-from tinygrad.uop import CustomOp, Factors, JointGradient, Ops, OwnGradient, UOp, describe, holes_like, sint
+from tinygrad.transforms.tracing import held_like, inputs_below, unknown, with_replaced
+from tinygrad.uop import CustomOp, Factors, JointGradient, Move, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Nodes = tuple[UOp, ...]
@@ -93,16 +93,23 @@ class Transposed:
 
   def __call__(self, nodes: Nodes) -> UOp:
     g, *src = nodes
-    made = self.fn(tuple(src))
+    holes = [unknown(x.shape, x, x.device) for x in src]  # one source may be computed of another
+    made, x = self.fn(tuple(holes)), holes[self.i]
     lengths = zip(g.shape, made.shape, strict=True)
     grown = made.expand([n if isinstance(m, int) and m == 1 else m for n, m in lengths])
-    return compute_gradient(grown, g.expand(grown.shape), [src[self.i]])[src[self.i]]
+    at = unknown(grown.shape, g, g.device)
+    found = compute_gradient(grown, at, [x]).get(x, x.const_like(0))  # by what only the value depends on
+    return with_replaced(found, {**dict(zip(holes, src)), at: g.expand(grown.shape)})
 
 
 def lanes_op(name: str, lanes: Lanes, dims: tuple[int, ...], fn: Callable[[Nodes], UOp], src: Nodes) -> UOp:
-  """The node of an op over lanes."""
-  op = LanesOp(name, lanes, dims, fn)
-  return UOp.build(Ops.CUSTOM, op.trace(holes_like(src), None).dtype, src, (Ops.ADD, op))
+  """The node of an op over lanes, which depends on those sources alone that `fn` reads: a derivative has been given
+  more of them."""
+  op, holes = LanesOp(name, lanes, dims, fn), holes_like(src)
+  made = op.trace(holes, None)
+  read = set(made.toposort())
+  src = tuple([x if h in read else x.const_like(0) for h, x in zip(holes, src)])
+  return UOp.build(Ops.CUSTOM, made.dtype, src, (Ops.ADD, op))
 
 
 def in_front(u: UOp, k: int, lead: Shape, has: bool = False) -> UOp:
@@ -110,6 +117,14 @@ def in_front(u: UOp, k: int, lead: Shape, has: bool = False) -> UOp:
   if not has:
     u = u.reshape((*(1,) * k, *u.shape))
   return u.expand((*lead, *u.shape[k:]))
+
+
+def placed_again(u: UOp, here: Placement) -> UOp:
+  """`u`, which the user places where it is, `here`: a move, if a map that is being traced has more to say of that
+  (`spmd_axis_name`); else itself."""
+  if any(isinstance(t, Lanes) and t.mesh is None and any(t.spmd) for t in tracers):
+    return UOp.new(Ops.MOVE, u.dtype, (u,), Move(here, True))
+  return u
 
 
 def drawn_for() -> tuple[UOp | None, int]:
@@ -208,7 +223,7 @@ class Batching:
     """What the user has placed, with the lanes' dims in front of those that he has cut. What hooks inserted they insert
     again, where it is wanted."""
     here, there = u.src[0].device, u.arg.device
-    if not u.arg.pinned and (here is None or same_devices(here, there)):
+    if not u.arg.pinned and (here is None or self.lanes.mesh is not None or same_devices(here, there)):
       return x
     if self.lanes.mesh is not None:
       rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
@@ -277,15 +292,16 @@ class Batching:
       if now == inputs and self.made[u.src[0]] is u.src[0]:
         return u
       return UOp.new(Ops.DETACH, u.dtype, (self.made[u.src[0]],), replace(own, held=held_like(own.held, now)))
+    # a value that a collective has made the same for all lanes stays one for all
+    lead = self.lead(u.src if u.src[0] in self.varies else inputs)
     self.varies.add(u)
-    lead = self.lead((*u.src, *inputs))
     varying = tuple([x in self.varies for x in inputs])
     held = held_like(own.held, [self.made[x] for x in inputs])
     new = replace(own, held=held, rule=OverOwnRule(own.rule, self.lanes, varying))
     if isinstance(new, JointGradient):
       new = replace(new, joint=OverJoint(new.joint, self.lanes, varying))
     if isinstance(new, OwnRules):
-      new = replace(new, forward=OverForward(new.forward, self.lanes, varying))
+      new = replace(new, forward=OverForward(new.forward, self.lanes, varying, lead))
     return self.lifted(u.src[0], lead).with_gradient(new)
 
 
@@ -299,7 +315,8 @@ def batched(
   k = len(lanes.sizes)
   holes = [unknown(x.shape[k:], x, one_lane(x.device, k)) if v else x for x, v in zip(src, varying)]
   batching = Batching(lanes, {h: x for h, x, v in zip(holes, src, varying) if v})
-  made = fn(tuple(holes))
+  with tracers.holding(lanes):  # a user's rule may name them, and draws for each of them
+    made = fn(tuple(holes))
   return [None if y is None else (batching.of(y), y in batching.varies) for y in made]
 
 
@@ -370,10 +387,12 @@ class OverJoint:
 def parts_over(
   rule: Callable[[Nodes], Sequence[UOp | None]], lanes: Lanes, gs: Nodes, inputs: Nodes, varying: tuple[bool, ...]
 ) -> list[UOp | None]:
-  """The gradients by the inputs, of results with the gradients `gs` of each lane."""
+  """The gradients by the inputs, of results with the gradients `gs` of each lane. The gradient of a result that is the
+  same for all lanes, of inputs that are not, is that of the first lane's: the sum over lanes is what counts."""
   k = len(lanes.sizes)
+  lead = full_lengths([x.shape[:k] for x, v in zip((*gs, *inputs), (*(True for _ in gs), *varying)) if v])
+  gs = tuple([g.pad([(0, n - m) for n, m in zip((*lead, *g.shape[k:]), g.shape)]) for g in gs])
   found = batched(rule, lanes, (*gs, *inputs), (*(True for _ in gs), *varying))
-  lead = full_lengths([g.shape[:k] for g in gs])
   parts: list[UOp | None] = []
   for f, x, varies in zip(found, inputs, varying):
     parts.append(None if f is None else summed_to(in_front(f[0], k, lead, f[1]), x, k, varies))
@@ -387,19 +406,22 @@ def full_lengths(leads: Sequence[Shape]) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class OverForward:
-  """The rule for tangents of an `OwnRules`, over lanes; `varying`: which inputs have them."""
+  """The rule for tangents of an `OwnRules`, over lanes; `varying`: which inputs have them; `lead`: how long they are in
+  the value."""
 
   forward: Callable[[Nodes, Nodes], UOp]
   lanes: Lanes
   varying: tuple[bool, ...]
+  lead: Shape
 
   def __call__(self, inputs: Nodes, tangents: Nodes) -> UOp:
     n, k = len(inputs), len(self.lanes.sizes)
     both, varying = (*inputs, *tangents), self.varying * 2
     (found,) = batched(lambda xs: [self.forward(xs[:n], xs[n:])], self.lanes, both, varying)
     assert found is not None
-    lead = next(x.shape[:k] for x, v in zip(both, varying) if v)
-    return in_front(found[0], k, lead, found[1])
+    made = in_front(found[0], k, (1,) * k) if not found[1] else found[0]
+    one = [(0, 1 if isinstance(n, int) and n == 1 else m) for n, m in zip(self.lead, made.shape)]
+    return made.shrink((*one, *((0, m) for m in made.shape[k:]))).expand((*self.lead, *made.shape[k:]))
 
 
 def summed_to(part: UOp, x: UOp, k: int, varies: bool) -> UOp:

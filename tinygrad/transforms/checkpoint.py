@@ -71,7 +71,6 @@ class Recomputed:
     self.holes = [unknown(u.shape, u, u.device) for u in boundary]
     memo = dict(zip(boundary, self.holes))
     self.bodies = [with_replaced(y, memo) for y in results]
-    self.again: dict[Nodes, list[UOp]] = {}  # the inputs, waiting for the first gradient that arrives
 
   def forward_of(self, body: UOp) -> Callable[[Nodes, Nodes], UOp]:
     """The tangent of one result: nothing is put off."""
@@ -89,9 +88,7 @@ class Recomputed:
     bodies = [self.bodies[i] for i in numbers]
     found = compute_gradients(list(zip(bodies, at)), self.holes)
     kept = self.kept(UOp.sink(*bodies), inputs, gs[0])
-    if inputs not in self.again:
-      self.again = {inputs: [x.wait(gs[0]) for x in inputs]}
-    memo = {**kept, **dict(zip(at, gs)), **dict(zip(self.holes, self.again[inputs]))}
+    memo = {**kept, **dict(zip(at, gs)), **dict(zip(self.holes, [x.wait(gs[0]) for x in inputs]))}
     return [with_replaced(found[h], memo) if h in found else None for h in self.holes]
 
   def kept(self, body: UOp, inputs: Nodes, g: UOp) -> dict[UOp, UOp]:

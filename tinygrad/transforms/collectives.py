@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinygrad.dtype import dtypes
 from tinygrad.engine.run import tracers
 from tinygrad.transforms.batching import Lanes, lanes_op, placed_on
 from tinygrad.transforms.tree import tree_map
-from tinygrad.uop import Ops, UOp, render_shape
+from tinygrad.uop import Ops, UOp, describe, render_shape
 
 Names = str | Sequence[str]
 
@@ -51,7 +52,7 @@ class Reduced:
 
 def _reduced(name: str, x: Any, axis_name: Names, op: Ops) -> Any:
   def leaf(t: Any) -> Any:
-    u = t.uop
+    u = _counted(t.uop) if op is Ops.ADD else t.uop
     for lanes, dims in _found(name, axis_name):
       u = lanes_op(f"{name} over {axis_name}", lanes, dims, Reduced(op, dims), (u,))
     return t._new(u)
@@ -61,7 +62,7 @@ def _reduced(name: str, x: Any, axis_name: Names, op: Ops) -> Any:
 
 def psum(x: Any, axis_name: Names) -> Any:
   """The sum over the lanes of one axis or several: of a Tensor, or of each in a structure. Of a number: so many times
-  it. Over mesh axes an all-reduce.
+  it; of truths: how many hold, int32. Over mesh axes an all-reduce.
   Shape: `(..) -> (..)`.
 
   Examples:
@@ -134,6 +135,7 @@ def axis_index(axis_name: str) -> Any:
 def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> Any:
   """What all lanes have, in a new dim `axis`; `tiled`: one after the other in dim `axis`, which is there already. Every
   lane has the same result.
+  Raises: IndexError where there is no such dim, ValueError for a tiled number.
   Shape: `(*a, *b) -> (*a, lanes, *b)`; tiled: (*a, n, *b) -> (*a, lanes*n, *b).
 
   Examples:
@@ -141,7 +143,7 @@ def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> An
     [[1, 4], [1, 4]]
   """
   lanes, i = _one("all_gather", axis_name)
-  k, n, at = len(lanes.sizes), lanes.sizes[i], axis % (x.ndim + (0 if tiled else 1))
+  k, n, at = len(lanes.sizes), lanes.sizes[i], _dim_of("all_gather", x, axis, not tiled)
 
   def fn(nodes: tuple[UOp, ...]) -> UOp:
     u = nodes[0]
@@ -161,7 +163,7 @@ def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> An
 def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, tiled: bool = False) -> Any:
   """The sum over the lanes, of which each gets its part of dim `scatter_dimension`: lane i the i-th index (the dim is
   as long as there are lanes, and goes), `tiled`: the i-th block. Over a mesh axis a reduce-scatter.
-  Raises: ValueError where the dim has not as many parts.
+  Raises: ValueError where the dim has not as many parts, IndexError where there is no such dim.
   Shape: `(*a, lanes, *b) -> (*a, *b)`; tiled: (*a, n*lanes, *b) -> (*a, n, *b).
 
   Examples:
@@ -169,11 +171,11 @@ def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, tiled: bool
     [4, 6]
   """
   lanes, i = _one("psum_scatter", axis_name)
-  k, n, d = len(lanes.sizes), lanes.sizes[i], scatter_dimension % x.ndim
+  k, n, d = len(lanes.sizes), lanes.sizes[i], _dim_of("psum_scatter", x, scatter_dimension)
   _check_parts("psum_scatter", x, d, n, tiled)
 
   def fn(nodes: tuple[UOp, ...]) -> UOp:
-    total = nodes[0].r(Ops.ADD, (i,))
+    total = _counted(nodes[0]).r(Ops.ADD, (i,))
     split = total.reshape((*total.shape[: k + d], n, total.shape[k + d] // n, *total.shape[k + d + 1 :]))
     order = [k + d if j == i else i if j == k + d else j for j in range(split.ndim)]
     y = lanes.cut(split.permute(order))
@@ -186,7 +188,7 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
   """Lane i gets the i-th part of dim `split_axis` of every lane. Without `tiled` that dim is as long as there are lanes
   and goes, and a new dim `concat_axis` has what comes from each; `tiled`: the parts are blocks, and stand one after the
   other in dim `concat_axis`.
-  Raises: ValueError where the dim has not as many parts.
+  Raises: ValueError where the dim has not as many parts, IndexError where there is no such dim.
   Shape: `(*a, lanes, *b) -> (*c, lanes, *d)`; tiled: dim `split_axis` is divided, dim `concat_axis` multiplied by
   lanes.
 
@@ -195,8 +197,8 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
     [[1, 3], [2, 4]]
   """
   lanes, i = _one("all_to_all", axis_name)
-  k, n, d = len(lanes.sizes), lanes.sizes[i], split_axis % x.ndim
-  c = concat_axis % x.ndim
+  k, n, d = len(lanes.sizes), lanes.sizes[i], _dim_of("all_to_all", x, split_axis)
+  c = _dim_of("all_to_all", x, concat_axis)
   _check_parts("all_to_all", x, d, n, tiled)
 
   def fn(nodes: tuple[UOp, ...]) -> UOp:
@@ -254,6 +256,19 @@ def _lanes_of(u: UOp, i: int, run: tuple[int | None, int]) -> UOp:
   if first is None:
     return UOp.const(u.dtype, 0).broadcast_to([count if j == i else m for j, m in enumerate(u.shape)])
   return u.shrink([(first, first + count) if j == i else (0, m) for j, m in enumerate(u.shape)])
+
+
+def _counted(u: UOp) -> UOp:
+  """What is summed: of truths, how many hold."""
+  return u.cast(dtypes.int32) if dtypes.is_bool(u.dtype) else u
+
+
+def _dim_of(name: str, x: Any, dim: int, extra: bool = False) -> int:
+  """A dim counted from the front; `extra` allows one past the last. Raises: IndexError if there is no such dim,
+  ValueError if there is none at all."""
+  if not x.ndim and not extra:
+    raise ValueError(f"{name}: {describe(x.uop)} has no dim\n  fix: x.reshape(1), or all_gather, which makes one")
+  return int(x._dim(dim, extra))
 
 
 def _check_parts(name: str, x: Any, d: int, n: int, tiled: bool) -> None:

@@ -1,14 +1,17 @@
 """`cond`: one of two functions, by a condition that is known only when it runs."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
-from tinygrad.transforms.forward import tangents_of
+from tinygrad.transforms.batching import Lanes, LanesOp, lanes_op
+from tinygrad.transforms.collectives import Reduced
+from tinygrad.transforms.forward import tangents_of, total
 from tinygrad.transforms.gradient import compute_gradients
+from tinygrad.transforms.loop import ScanOp
 from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.scan import outside
 from tinygrad.transforms.tracing import (
@@ -23,9 +26,10 @@ from tinygrad.transforms.tracing import (
   with_replaced,
 )
 from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike, tree_numbers
-from tinygrad.uop import UOp, describe
+from tinygrad.uop import Ops, UOp, describe
 
 Nodes = tuple[UOp, ...]
+Dims = tuple[int, ...]  # of lanes
 
 
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
@@ -71,6 +75,7 @@ def check_condition(name: str, pred: Any) -> None:
   if not is_tensor(pred) or not dtypes.is_bool(pred.dtype) or pred.numel() != 1:
     given = describe(pred.uop) if is_tensor(pred) else repr(pred)
     fix = "compare: (x.sum() > 0)" + ("; of many elements, x.where(…)" if name == "cond" else "; of many, x.any()")
+    fix = f"Tensor({pred})" if isinstance(pred, bool) else fix
     raise TypeError(f"{name}: the condition is one bool, not {given}\n  fix: {fix}")
 
 
@@ -88,6 +93,18 @@ def _check_alike(yes: Any, no: Any) -> None:
     other = describe(no.uop) if is_tensor(no) else repr(no)
     fix = "cast or reshape one of the two"
     raise ValueError(f"cond: one function returns {describe(yes.uop)}, the other {other}\n  fix: {fix}")
+
+
+def lanes_read(roots: Sequence[UOp]) -> dict[tuple[Lanes, Dims], None]:
+  """The lanes that collectives below these reach across, in the steps of loops, too."""
+  found: dict[tuple[Lanes, Dims], None] = {}
+  for u in UOp.sink(*roots).toposort():
+    op = u.arg[1] if u.op is Ops.CUSTOM else None
+    if isinstance(op, LanesOp):
+      found[op.lanes, op.dims] = None
+    elif isinstance(op, ScanOp):
+      found |= lanes_read([*op.loop.after, *([op.out] if isinstance(op.out, UOp) else ())])
+  return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,22 @@ class Choice:
     at = [unknown(g.shape, g, g.device) for g in gs]
     found = [compute_gradients([(self.results[i][way], h) for i, h in zip(numbers, at)], self.holes) for way in (0, 1)]
     parts = [[f.get(h) for f in found] for h in self.holes]
+    if across := lanes_read([way for i in numbers for way in self.results[i]]):
+      ways = [self.where_taken(way, pred, given, dict(zip(at, gs)), across) for way in (0, 1)]
+      return [*(total([f(y) for f, y in zip(ways, pair) if y is not None]) for pair in parts), None]
     return [*(self.chosen(pred, pair, given, dict(zip(at, gs))) for pair in parts), None]
+
+  def where_taken(
+    self, way: int, pred: UOp, given: Sequence[UOp], gs: Mapping[UOp, UOp], across: Iterable[tuple[Lanes, Dims]]
+  ) -> Callable[[UOp], UOp]:
+    """What makes a gradient of one way over the inputs, of those lanes' results that have taken it, for lanes that have
+    not, too: these have read each other. Zeros where no lane has, whatever it would be."""
+    here = pred if way == 0 else pred.alu(Ops.NOT)
+    memo = {at: here.broadcast_to(g.shape).where(g, g.const_like(0)) for at, g in gs.items()}
+    memo |= zip(self.holes, given)
+    for lanes, dims in across:
+      here = lanes_op("whether one has taken it", lanes, dims, Reduced(Ops.MAX, dims), (here,))
+    return lambda y: here.broadcast_to(y.shape).where(with_replaced(y, memo), y.const_like(0))
 
   def tangent(self, number: int, inputs: Nodes, tangents: Nodes) -> UOp:
     *given, pred = inputs

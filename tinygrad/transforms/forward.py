@@ -111,14 +111,14 @@ def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
     primals = tuple(twins_of(args[i]) for i in numbers)  # one Tensor may be two arguments
     out, push = linearize(of_some, *primals)
     columns = []
-    for x in tree_leaves(primals):
+    for x in [y for y in tree_leaves(primals) if dtypes.is_float(y.dtype)]:
       direction = lambda v, x=x: push(*tree_map(lambda t: v if t is x else t.zeros_like(), primals))  # noqa: E731
       found = vmap(direction, out_axes=-1)(one_hots(x))
       columns.append(tree_map(lambda t, x=x: t.reshape((*t.shape[:-1], *x.shape)), found))
 
     def at(y: Any, *of_leaves: Any) -> Any:
       each = iter(of_leaves)
-      shaped = tree_map(lambda _: next(each), primals)
+      shaped = tree_map(lambda t: next(each) if dtypes.is_float(t.dtype) else None, primals)
       return shaped[0] if isinstance(argnums, int) else shaped
 
     return tree_map(at, out, *columns)

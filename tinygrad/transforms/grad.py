@@ -241,7 +241,8 @@ def check_direction(name: str, kind: str, x: Any, t: Any) -> None:
 
 def check_argument(name: str, i: int, x: Any) -> None:
   if is_tensor(x) and not dtypes.is_float(x.dtype):
-    fix = "cast it to a float, or name other arguments by argnums"
+    others = "name other arguments by argnums" if name == "grad" else "let the function read it: lambda x: f(x, i)"
+    fix = f"cast it to a float, or {others}"
     raise TypeError(f"{name}: argument {i} is {describe(x.uop)}, by which there is no derivative\n  fix: {fix}")
   if not tree_leaves(x):
     fix = f"Tensor({x!r})" if isinstance(x, (int, float)) else "give a Tensor, or a structure that holds some"

@@ -103,11 +103,13 @@ class ScanOp(JointOp):
     loop, n = self.loop, len(self.loop.after)
     carries, stacks, same = list(src[:n]), src[n : n + loop.stacks], src[n + loop.stacks :]
     outs: list[UOp] = []
+    after, memo = list[UOp](), dict[UOp, UOp]()
+    for y in (*loop.after, *(() if isinstance(self.out, int) else (self.out,))):
+      after.append(rewrite(y, {Ops.DETACH: plain_value}, memo))
     for i in reversed(range(loop.length)) if loop.reverse else range(loop.length):
       here = dict(zip(loop.holes, (*carries, *(element(s, i) for s in stacks), *same)))
-      if not isinstance(self.out, int):
-        outs.append(settled(with_replaced(self.out, here)))
-      carries = [settled(with_replaced(y, here)) for y in loop.after]
+      made = [settled(with_replaced(y, here)) for y in after]
+      carries, outs = made[:n], [*outs, *made[n:]]
     if isinstance(self.out, int):
       return carries[self.out]
     if not outs:
@@ -166,6 +168,11 @@ def joint_lead(x: UOp, y: UOp, k: int) -> tuple[Any, ...]:
 def stacked_placement(device: Placement | None) -> Placement | None:
   """Where a stack is of what is on `device`: its first dim is whole."""
   return in_dims(device.reduced, ((), *device.dims)) if isinstance(device, Sharding) else device
+
+
+def plain_value(u: UOp) -> UOp | None:
+  """Without a gradient of its own, whose Tensors would be over what stands for memory in the key of a plan."""
+  return None if u.arg is None else u.replace(arg=None)
 
 
 def settled(y: UOp) -> UOp:

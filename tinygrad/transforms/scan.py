@@ -45,8 +45,9 @@ def scan(
 
   `f` is called once, on Tensors without values; one step is placed, lowered and compiled, whatever the length.
   Gradients run the steps from the other end, and read what each step has kept, stacked. Random numbers differ from step
-  to step: those that one call for all steps would draw.
-  Raises: ValueError for lengths that differ or are below 0, and where the carry changes its structure, shape or type.
+  to step: those that one call for all steps would draw, with `unroll` one call for all blocks by each step of a block.
+  Raises: ValueError for lengths that differ or are below 0, an `unroll` below 1, and where the carry changes its
+  structure, shape or type.
   Shape: `(*carry), (length, *x), … -> (*carry), (length, *y), …`.
 
   Examples:
@@ -58,6 +59,8 @@ def scan(
   if loops_run not in stages:
     stages.append(loops_run)
   n = _length(tree_leaves(xs), length)
+  if not isinstance(unroll, int) or unroll < 1:
+    raise ValueError(f"scan: unroll={unroll!r} is no number of steps\n  fix: unroll=n, from 1 on")
   if unroll > 1:
     return _in_blocks(f, init, xs, n, reverse, unroll)
   first, stacks = [x.uop for x in tree_leaves(init)], [_whole_first_dim(x.uop) for x in tree_leaves(xs)]
@@ -248,6 +251,8 @@ class ScannedLayers:
   def __init__(self, layers: Sequence[Any]) -> None:
     if not layers:
       raise ValueError("scan_layers: there are no layers\n  fix: give at least one")
+    for other in layers[1:]:
+      _check_layers(layers[0], other)
     self.layers = tree_map(_stacked_parameter, *layers)
 
   def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,16 +260,31 @@ class ScannedLayers:
     return scan(lambda carry, layer: (layer(carry, *args, **kwargs), None), x, self.layers)[0]
 
 
-def _stacked_parameter(first: Any, *others: Any) -> Any:
-  if wrong := [t for t in others if t.shape != first.shape or t.dtype is not first.dtype]:
-    rule = f"the layers differ: {describe(first.uop)} in the first, {describe(wrong[0].uop)} in another"
+def _check_layers(first: Any, other: Any) -> None:
+  """ValueError where a layer is not like the first one, whose function and numbers are then those of all."""
+  rule, fix = "scan_layers: the layers differ", "scan those that are equal, and call the others as they are"
+  tree_map_alike(_check_parameter, first, other, rule, fix)
+  if type(first) is not type(other):
+    raise ValueError(f"{rule}: {type(first).__name__} and {type(other).__name__}\n  fix: {fix}")
+  for a, b in itertools.zip_longest(tree_numbers(first), tree_numbers(other)):
+    if a != b:
+      raise ValueError(f"{rule}: {a!r} in the first, {b!r} in another\n  fix: {fix}; or give Tensors: Tensor({a!r})")
+
+
+def _check_parameter(first: Any, other: Any) -> None:
+  if not is_tensor(other) or other.shape != first.shape or other.dtype is not first.dtype:
+    became = describe(other.uop) if is_tensor(other) else repr(other)
+    rule = f"the layers differ: {describe(first.uop)} in the first, {became} in another"
     raise ValueError(f"scan_layers: {rule}\n  fix: scan those that are equal, and call the others as they are")
+
+
+def _stacked_parameter(first: Any, *others: Any) -> Any:
   return first.stack(*others).contiguous().requires_grad_(first.requires_grad)
 
 
 def scan_layers(layers: Sequence[Any]) -> ScannedLayers:
   """Equal layers (callables that hold Tensors, such as modules), to be called as one: their Tensors are stacked, and a
-  layer is compiled once. Raises: ValueError where they differ in structure, shapes or types.
+  layer is compiled once. Raises: ValueError where they differ in structure, shapes, types or Python numbers.
 
   Examples:
     >>> model = scan_layers([nn.Linear(4, 4) for _ in range(8)])
