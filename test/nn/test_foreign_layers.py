@@ -26,7 +26,7 @@ NAMES = {
   "devices": ("CPU:0", "CPU:1"),
 }
 SENTENCES = {"CTCLoss"}  # of what has no counterpart
-STATEMENTS = {"GRUCell", "TransformerEncoderLayer"}  # each beside PyTorch below
+STATEMENTS = {"EmbeddingBag", "GRUCell", "TransformerEncoderLayer"}  # each beside PyTorch below
 
 
 def fix_of(of: object, name: str) -> str:
@@ -98,6 +98,18 @@ def test_a_step_of_a_gru(torch):
   got = run(fix_of(nn, "GRUCell"), known)["h"]
   np.testing.assert_allclose(got.numpy(), cell(x, h).detach().numpy(), atol=1e-6)
   assert "GRUCell" in fix_of(nn, "GRU")
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_rows(torch, mode):
+  i, offsets, n = torch.tensor([4, 1, 1, 0, 3, 2]), torch.tensor([0, 2, 2, 5]), 4  # the second bag is empty
+  theirs = torch.nn.EmbeddingBag(5, d, mode=mode)
+  bag = (torch.arange(6)[:, None] >= offsets).sum(1) - 1
+  code = fix_of(nn, "EmbeddingBag").partition("  #")[0]
+  if mode != "sum":  # as the fix says
+    code = code.replace("'sum'", {"mean": "'mean'", "max": "'amax'"}[mode] + ", include_self=False")
+  known = {"weight": Tensor(theirs.weight.detach().numpy()), "i": Tensor(i.numpy()), "bag": Tensor(bag.numpy()), "n": n}
+  np.testing.assert_allclose(run(code, known)["x"].numpy(), theirs(i, offsets).detach().numpy(), atol=1e-6)
 
 
 def test_a_layer_of_an_encoder(torch):

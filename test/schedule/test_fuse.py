@@ -20,7 +20,7 @@ from tinygrad.schedule import fuse, items
 from tinygrad.schedule.items import Temp, plan_memory
 from tinygrad.schedule.schedule import ANY_TARGET, create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import CARDS, Ops, UOp
 
 
 def empty(*shape, dtype=dtypes.float32):
@@ -54,6 +54,40 @@ def test_elementwise_chain_movement_and_sum_are_one():
   x, y = empty(8, 16), empty(16, 8)
   assert kernels(((x * 2 + y.T).exp().flip(0).reshape(4, 32) - 1).sum(1)) == 1
   assert kernels(Tensor.cat(x, x + 1, dim=1).pad(((1, 1), (0, 0))).sum()) == 1
+
+
+def test_a_long_computation_is_cut_into_kernels_that_are_compiled_in_proportion():
+  """Compilers take more than linear time over straight code: 1600 steps as one kernel took LLVM two minutes."""
+
+  def steps(n, x):
+    for _ in range(n):
+      x = (x * 0.999 + 0.001).tanh() + x * 0.01
+    return x
+
+  short, long = asts(steps(50, empty(3))), asts(steps(1000, empty(3)))
+  assert len(short) == 1 and len(long) > 5
+  costs = [max(longest_way(kernel).values()) for kernel in long]
+  assert max(costs) <= fuse.DEEP + CARDS[Ops.TANH].cost and len(set(long)) < len(
+    long
+  )  # and equal parts are compiled once
+  x = np.full(3, 0.5, np.float32)
+  w = Tensor(x, requires_grad=True)
+  made, want, slope = steps(150, w), x.astype(np.float64), np.ones(3)
+  for _ in range(150):
+    tanh = np.tanh(want * 0.999 + 0.001)
+    want, slope = tanh + want * 0.01, slope * ((1 - tanh**2) * 0.999 + 0.01)
+  (gradient,) = made.sum().gradient(w)
+  np.testing.assert_allclose(made.numpy(), want, rtol=1e-4)
+  np.testing.assert_allclose(gradient.numpy(), slope, rtol=1e-3)
+
+
+def longest_way(kernel):
+  """By value of a kernel: the instructions of the longest way to it."""
+  ways = {}
+  for u in kernel.toposort():
+    index = u.op in (Ops.INDEX, Ops.RANGE) or u.dtype is dtypes.index
+    ways[u] = 0 if index else max((ways[s] for s in u.src), default=0) + CARDS[u.op].cost
+  return ways
 
 
 def test_mlp_stores_the_activation_not_the_product():

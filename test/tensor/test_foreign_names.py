@@ -272,6 +272,7 @@ NUMPYS = {
   "det": np.linalg.det(SQUARE),
   "eigh": np.linalg.eigvalsh(SQUARE),
   "histc": np.histogram(SQUARE, 2)[0],
+  "inv": np.linalg.inv(SQUARE),
   "inverse": np.linalg.inv(SQUARE),
   "logdet": np.log(np.linalg.det(SQUARE)),
   "lstsq": np.linalg.solve(SQUARE, X.T),

@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads, size, static
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import (
-  Limits,
-  Panel,
-  Scheduled,
-  Stores,
-  accumulate,
-  bytes_of_sums,
-  stage_panels,
-)
+from tinygrad.codegen.primitives.stage import Limits, Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
 from tinygrad.codegen.primitives.tensorize import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core

@@ -22,6 +22,8 @@ FOREIGN_LAYERS = {
   "DataParallel": "x.shard(devices, axis=0)",
   "Dropout": "x.dropout(p)",
   "ELU": "x.elu()",
+  "EmbeddingBag": "rows = weight[i]; x = weight[0].zeros_like().expand(n, -1).scatter_reduce(0, bag.unsqueeze(1)"
+  ".expand(rows.shape), rows, 'sum')  # bag: for each i, below n; 'mean', 'amax': include_self=False",
   "Flatten": "x.flatten(1)",
   "GELU": "x.gelu()",
   "GRU": "scan  # of steps as the fix of nn.GRUCell has them",
@@ -32,7 +34,7 @@ FOREIGN_LAYERS = {
   "InstanceNorm1d": "nn.InstanceNorm(c)",
   "InstanceNorm2d": "nn.InstanceNorm(c)",
   "InstanceNorm3d": "nn.InstanceNorm(c)",
-  "KLDivLoss": "(y == 0).where(0, y * (y.log() - x)).mean()",
+  "KLDivLoss": "(y == 0).where(0, y * (y.log() - x)).mean()  # reduction='batchmean': .sum() / x.shape[0]",
   "L1Loss": "(x - y).abs().mean()",
   "LSTM": "nn.LSTMCell(c, d)",
   "LeakyReLU": "x.leaky_relu(0.01)",
@@ -68,6 +70,7 @@ FOREIGN_OPTIMIZERS = {
   "Adamax": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "LBFGS": "nn.optim.SGD(params, momentum=0.9, nesterov=True)  # nothing here evaluates a loss several times a step",
   "NAdam": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
+  "RAdam": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "RMSprop": "nn.optim.Adam(params, b1=0.0, b2=0.99)  # which corrects for the start at zero, as RMSprop does not",
   "lr_scheduler": "nn.lr_scheduler",
 }

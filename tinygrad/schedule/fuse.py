@@ -21,9 +21,7 @@ from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
-REDUCES = having(Trait.REDUCES)
-MEMORY = having(Trait.MEMORY)
-CONVERTS = having(Trait.CONVERTS)
+REDUCES, MEMORY, CONVERTS = having(Trait.REDUCES), having(Trait.MEMORY), having(Trait.CONVERTS)
 CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
 LEAVES = CONTENT | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
@@ -35,6 +33,7 @@ CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
 MANY_WAYS = 32  # in which one kernel may read a value: its expression holds it, and what is below it, as often
+DEEP = 4096  # instructions in a row that no memory parts: compilers take longer than in proportion over more
 GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
 Nodes = Collection[UOp]
@@ -93,8 +92,19 @@ def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
 
 def adds_many(u: UOp, target: Target) -> bool:
   """Whether a SCATTER adds more than a few updates up in more than a few rows: not one to each, as of a loss."""
-  _, rows, batch = u.arg
-  return min(upper(rows), prod(u.src[0].max_shape[batch:])) > target.few_rows
+  return min(upper(u.arg[1]), prod(u.src[0].max_shape[u.arg[2] :])) > target.few_rows
+
+
+def deep(nodes: Sequence[UOp]) -> set[UOp]:
+  """Where long computations are cut: elementwise values whose longest way from memory, or from a cut, is over DEEP."""
+  ways, cut = dict[UOp, int](), set[UOp]()
+  for u in nodes:
+    way = max((ways[s] for s in computed_from(u)), default=0) + CARDS[u.op].cost
+    if way > DEEP and u.op in GroupOp.Elementwise:
+      cut.add(u)
+    kept = u.op in CONTENT or u.op is Ops.CONTIGUOUS or u.op is Ops.COLLECTIVE or u.op is Ops.CALL or u in cut
+    ways[u] = 0 if kept else way
+  return cut
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
@@ -106,8 +116,7 @@ def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
 
 def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits: Nodes) -> dict[UOp, Cost]:
   """The cost of computing each value, given that those of `stored` below it are read back; `bits`: what is compared."""
-  made: dict[UOp, Cost] = {}  # of computing the value
-  read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
+  made, read = dict[UOp, Cost](), dict[UOp, Cost]()  # of computing it; of what reads it: a load if it is stored
   for u in nodes:
     if u.op is Ops.ASSIGN or u.op is Ops.SINK:
       continue
@@ -171,6 +180,7 @@ def choose(sink: UOp, target: Target, rows: bool = False) -> list[UOp]:
   target's cores multiply lies in memory; so does, unless kernels of loops share `rows`, what is added up in many."""
   nodes = sink.toposort()
   apart = {u for u in nodes if u.op is Ops.SCATTER and adds_many(u, target) and (target.threads or not rows)}
+  apart |= deep(nodes)
   narrow = {core.operand for core in target.cores if core.operand.itemsize < core.result.itemsize}
   bits = compared(nodes)
   if (stored := _walk(nodes, apart, bits, apart, narrow)) != apart:
@@ -186,10 +196,8 @@ def computed_from(u: UOp) -> Sequence[UOp]:
 def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow: Collection[DType]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in computed_from(u))
   cost = costs(nodes, before, readers, bits)
-  uses = defaultdict[UOp, set[Use]](set)
-  chains: dict[tuple[object, ...], int] = {}
-  loops = [0]  # by chain: iterations of the last reduction that it goes through
-  stored, first = set(apart), dict[UOp, UOp]()
+  uses, chains = defaultdict[UOp, set[Use]](set), dict[tuple[object, ...], int]()
+  stored, first, loops = set(apart), dict[UOp, UOp](), [0]  # loops: by chain, iterations of its last reduction
 
   for u in reversed(nodes):
     op = u.op
