@@ -429,6 +429,30 @@ def test_a_window_that_slides_is_read_once_for_several_rows(rows, stride, kernel
     np.testing.assert_array_equal(run(ast, arrays), got)
 
 
+@pytest.mark.parametrize("images, rows, taps", [(2, 20, 3), (1, 9, 5)])
+def test_a_sum_whose_steps_are_vectors_keeps_them_where_something_slides(images, rows, taps):
+  """Of few results, along which an image slides: its weights' gradient."""
+  width = 48
+  span = width + taps - 1
+  g, x = normal(images, rows, width), normal(images, rows + taps - 1, span)
+  i, j, b, k, m = loop(taps, 0), loop(taps, 1), reduce(images, 2), reduce(rows, 3), reduce(width, 4)
+  there = load(1, g, dot((b, rows * width), (k, width), (m, 1)))
+  image = load(2, x, dot((b, (rows + taps - 1) * span), (k, span), (i, span), (j, 1), (m, 1)))
+  ast = sink(store(dot((i, taps), (j, 1)), fold(Ops.ADD, op(Ops.MUL, there, image), b, k, m), i, j, size=taps * taps))
+  check(ast, [g, x], rtol=1e-4, atol=1e-3)
+  products = [u for u in lower_kernel(ast, WIDE) if u.op is Ops.MUL and dtypes.is_float(u.dtype)]
+  assert products and all(u.dtype.count > 1 for u in products)
+
+
+@pytest.mark.parametrize("k", [5, 8, 9])
+def test_a_short_product_of_matrices_is_one(k):
+  """Of which one lies the other way: it is staged, and not read element by element for each result, as in a chain."""
+  ast, arrays = matmul(128, 96, k, "mk", "nk")
+  check(ast, arrays)
+  linear = lower_kernel(ast, WIDE)
+  assert any(u.op is Ops.SCRATCH for u in linear) and any(u.op is Ops.ACC for u in linear)
+
+
 @pytest.mark.parametrize("layouts", [("mk", "kn"), ("km", "kn")])
 def test_a_long_reduction_runs_in_blocks_of_its_outer_range(layouts):
   ast, arrays = matmul(100, 50, 20011, *layouts)

@@ -5,7 +5,7 @@ import pytest
 from steps import growth
 
 from tinygrad import Tensor, dtypes
-from tinygrad.schedule import windows
+from tinygrad.numerics import windows
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
@@ -16,6 +16,9 @@ CASES = [  # x, weight, arguments of conv2d; a few places where the taps reach b
   ((1, 4, 7, 6), (4, 1, 3, 2), {"groups": 4, "dilation": 2}),
   ((3, 2, 5), (6, 2, 4), {"padding": 3}),
   ((1, 2, 6, 5, 4), (3, 2, 2, 3, 2), {}),
+  ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
+  ((1, 3, 11), (3, 1, 3), {"groups": 3, "stride": 3, "dilation": 2}),
+  ((2, 3, 8, 7), (4, 3, 2, 3), {"stride": 2}),
 ]
 
 
@@ -24,12 +27,12 @@ def gradient(x, w, g, **how):
   return (X.conv2d(Tensor(w), **how) * Tensor(g)).sum().gradient(X)[0].numpy()
 
 
-def want(x, w, g, padding=0, groups=1, dilation=1):
+def want(x, w, g, padding=0, groups=1, dilation=1, stride=1):
   """Each output's gradient, times each weight, added where the weight stood."""
   out = np.zeros((*x.shape[:2], *(n + 2 * padding for n in x.shape[2:])))
   outputs, inputs = w.shape[0] // groups, w.shape[1]
   for k in np.ndindex(*w.shape[2:]):
-    at = tuple(slice(i * dilation, i * dilation + n) for i, n in zip(k, g.shape[2:]))
+    at = tuple(slice(i * dilation, i * dilation + (n - 1) * stride + 1, stride) for i, n in zip(k, g.shape[2:]))
     for group in range(groups):
       weights = w[group * outputs : (group + 1) * outputs, :, *k]
       part = np.einsum("bo...,oi->bi...", g[:, group * outputs : (group + 1) * outputs], weights)
@@ -49,12 +52,15 @@ def test_gradients_in_the_input(x, w, how):
   np.testing.assert_array_equal(gradient(*given, **how), want(*given, **how))
 
 
-@pytest.mark.parametrize("part", ["flip", "padded"])
-def test_laws_kill_mutants(part, fresh):
-  x, w, how = CASES[0]
+@pytest.mark.parametrize("part, case", [("flip", 0), ("padded", 0), ("apart", 5)])
+def test_laws_kill_mutants(part, case, fresh):
+  x, w, how = CASES[case]
   given = arrays(x, w, how)
   if part == "flip":
     fresh.setattr(UOp, "flip", lambda self, axes: self)
+  elif part == "apart":  # places in another order
+    apart = windows.apart
+    fresh.setattr(windows, "apart", lambda x, axis, stride: apart(x.flip((axis,)), axis, stride))
   else:
     padded = windows.padded
     fresh.setattr(windows, "padded", lambda x, axis, before, after: padded(x, axis, after + 1, before - 1))
@@ -75,11 +81,13 @@ def folds(f):
 
 
 def test_what_becomes_windows():
-  """Products with weights, alone or summed; not a stride, and not what differs from tap to tap in another way."""
-  w = Tensor.empty(5, 16, 3, 3, device="NULL")
+  """Products with weights, alone or summed; with a stride only short sums; not what differs from tap to tap in another
+  way."""
+  w, many, each = (Tensor.empty(*shape, device="NULL") for shape in ((5, 16, 3, 3), (32, 16, 3, 3), (16, 1, 3, 3)))
   assert folds(lambda x: x.conv2d(w, padding=1)) == [[5, 3, 3]]
   assert folds(lambda x: x.avg_pool2d((3, 3), stride=1)) == [[3, 3]]
-  assert [5] in folds(lambda x: x.conv2d(w, stride=2))
+  assert [32] in folds(lambda x: x.conv2d(many, stride=2)) and folds(lambda x: x.conv2d(w, stride=2)) == [[5, 3, 3]]
+  assert folds(lambda x: x.conv2d(each, stride=2, groups=16)) == [[3, 3]]
   assert [3] in folds(lambda x: x.max_pool2d((3, 3), stride=1))
 
 

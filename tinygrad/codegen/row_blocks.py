@@ -16,7 +16,7 @@ from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.numerics.idle_blocks import block_limits
 from tinygrad.numerics.idle_loops import loop_limits
 from tinygrad.numerics.own_memory import with_accesses
-from tinygrad.numerics.products import reads_along
+from tinygrad.numerics.products import step_reads
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
@@ -71,7 +71,7 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
   folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
-  same = ([frozenset(() if u.src[0].arg.slot < 0 else rows) - u.loops for u in reads_along(f)] for f in folds)
+  same = ([frozenset(() if u.src[0].arg.slot < 0 else rows) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 
 
@@ -153,14 +153,15 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
   return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
-def beside(u: UOp, rows: Iterable[UOp]) -> bool:
-  """Whether elements of memory lie beside those of the next row."""
-  return u.src[0].arg.slot >= 0 and any(affine(u.src[1], {}).terms.get(r) == 1 for r in rows)
+def beside_next(u: UOp, rows: Sequence[UOp]) -> bool:
+  """Whether of a row's elements in memory each lies beside that of the next row."""
+  terms = affine(u.src[1], {}).terms
+  return u.src[0].arg.slot >= 0 and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
 
 
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
-  block, row = int(prod(size(r) for r in inside)), iteration_of(inside)
+  block, row, rows = int(prod(size(r) for r in inside)), iteration_of(inside), [*at]
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
@@ -169,7 +170,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
     if p.arg.slot < 0 and p not in memory:
-      columns[p] = any(shared_reads(s, [*at])) or any(columns.get(u.src[0]) or beside(u, at) for u in accessed[i])
+      columns[p] = any(shared_reads(s, rows)) or any(columns.get(u.src[0]) or beside_next(u, rows) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if takes_over(where, accessed[i], later, q))

@@ -38,14 +38,14 @@ def products_apart(u: UOp) -> UOp | None:
   return functools.reduce(lambda x, y: UOp.new(Ops.ADD, u.dtype, (x, y)), sums)
 
 
-def reads_along(f: UOp) -> list[UOp]:
+def step_reads(f: UOp) -> list[UOp]:
   """The INDEXes of what a FOLD reads that is another for its next step."""
   return [u for u in f.src[0].toposort() if u.op is Ops.INDEX and not u.loops.isdisjoint(f.src[1:])]
 
 
 def multiplies_matrices(f: UOp) -> bool:
   """Whether a FOLD sums products of which each factor is the same along some loop of the results."""
-  reads = reads_along(f) if of_products(f) else []
+  reads = step_reads(f) if of_products(f) else []
   return bool(reads) and not any(f.loops <= u.loops for u in reads)
 
 
@@ -56,7 +56,7 @@ def multiplies_rows(store: UOp, rows: Collection[UOp]) -> bool:
   for f in (f for f in store.toposort() if f.op is Ops.FOLD and of_products(f)):
     if every and multiplies_matrices(f):
       return True
-    if any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in reads_along(f)):
+    if any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in step_reads(f)):
       return True
   return False
 
