@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extra.bench import expressions, schedule_cost, sweep, workers
+from extra.bench import expressions, random_cases, schedule_cost, sweep, workers
 from extra.bench.__main__ import accuracy, behind, environments, measure, measure_first, measure_import, table
 from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
@@ -227,14 +227,14 @@ def test_sweep_compares_the_same_inputs_and_results():
   assert a.dtype == np.float32 and (a >= 0).all() and b.dtype == np.int64 and b.max() < 5
   np.testing.assert_array_equal(a, again[0])
   (one,), (two,) = sweep.started(None), sweep.started(None)
-  times, agree = sweep.measure("softmax_small", [one, two])
+  times, agree = sweep.measure(sweep.CASES["softmax_small"], [one, two])
   assert agree and all(len(t) >= 7 and min(t) > 0 for t in times)
   for case in ("sum_mid", "cumsum_1d"):  # what the second has computed last
     one.ask(json.dumps(sweep.CASES["mean_02"]))
     two.ask(json.dumps(sweep.CASES[case]))
     sums = [p.ask("sum")["sum"] for p in (one, two)]
     assert sums[0] != sums[1]
-  _, agree = sweep.measure("byte_add_1M", [one, two])
+  _, agree = sweep.measure(sweep.every_case()["byte_add_1M"], [one, two])
   assert agree and len(sweep.every_case()) > 2 * len(sweep.CASES)
   for p in (one, two):
     p.close()
@@ -249,3 +249,28 @@ def test_sweep_prints_a_table():
     [sys.executable, "-m", "extra.bench.sweep", "nothing"], cwd=ROOT, capture_output=True, text=True
   )
   assert wrong.returncode == 2 and "unknown case nothing" in wrong.stderr
+
+
+def test_random_cases_of_the_sweep():
+  """The same for a seed, of all kinds and of moderate size; and the sweep runs them."""
+  cases = random_cases.random_cases(1, 200)
+  assert cases == random_cases.random_cases(1, 200) != random_cases.random_cases(2, 200) and len(cases) == 200
+  kinds = (
+    "@b",
+    "a.conv2d",
+    "conv_transpose2d",
+    "pool2d",
+    "softmax",
+    "attention",
+    "permute",
+    "lambda g",
+    "grad(",
+    "a.sum",
+  )
+  assert all(any(kind in code for _, code, *_ in cases.values()) for kind in kinds)
+  for shapes, *_ in cases.values():
+    assert all(x.size <= random_cases.MOST for x in sweep.inputs(shapes))
+  done = subprocess.run(
+    [sys.executable, "-m", "extra.bench.sweep", "--random", "3"], cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done.stderr

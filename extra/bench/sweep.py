@@ -326,6 +326,15 @@ def every_case() -> dict[str, tuple[str, ...]]:
   return CASES | FUNCTIONS
 
 
+def chosen(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+  """The cases that are asked for."""
+  from extra.bench.random_cases import random_cases
+
+  if args.random:
+    return random_cases(args.seed, args.random)
+  return {c: x for c, x in every_case().items() if (c in args.cases if args.cases else (c in CASES) != args.functions)}
+
+
 def started(torch: str | None) -> list[Worker]:
   """The processes: this project's and, with its environment, PyTorch's."""
   from extra.bench.workers import Environment, Worker  # which a process of PyTorch's does not find, nor need
@@ -335,10 +344,10 @@ def started(torch: str | None) -> list[Worker]:
   return [Worker(e, e.name) for e in (here, *there)]
 
 
-def measure(case: str, peers: list[Worker]) -> tuple[list[list[float]], bool]:
+def measure(case: tuple[str, ...], peers: list[Worker]) -> tuple[list[list[float]], bool]:
   """The seconds of the calls of each peer, and whether their results agree."""
   for p in peers:
-    p.ask(json.dumps(every_case()[case]))
+    p.ask(json.dumps(case))
     p.call()
     p.call()
   times: list[list[float]] = [[] for _ in peers]
@@ -358,6 +367,8 @@ def main() -> None:
   parser.add_argument("--torch", metavar="VENV", help="environment of PyTorch; without one, this project alone")
   parser.add_argument("--one-thread", action="store_true", help="one thread each, in processor time")
   parser.add_argument("--functions", action="store_true", help="every function of a million elements, if none is named")
+  parser.add_argument("--random", type=int, metavar="N", help="so many cases of shapes drawn at random, and no others")
+  parser.add_argument("--seed", type=int, default=0, help="of which kind they are; the same cases for a seed")
   parser.add_argument("--list", action="store_true", help="print the cases and stop")
   parser.add_argument("--serve", help=argparse.SUPPRESS)
   args = parser.parse_args()
@@ -369,18 +380,22 @@ def main() -> None:
     return
   if unknown := [c for c in args.cases if c not in every_case()]:
     parser.error(f"unknown case {unknown[0]}; --list prints them")
+  if args.random is not None and (args.random < 1 or args.cases or args.functions):
+    parser.error("--random draws one case or more, and takes no others beside them")
   if args.one_thread:
     os.environ["CPU_THREADS"] = "1"  # which the processes read
   rows, peers = [], started(args.torch)
   try:
-    for case in args.cases or [c for c in every_case() if (c in CASES) != args.functions]:
-      times, agree = measure(case, peers)
+    for case, what in chosen(args).items():
+      times, agree = measure(what, peers)
       medians, bests = [statistics.median(t) * 1e3 for t in times], [min(t) * 1e3 for t in times]
       rows.append((medians[-1] / medians[0], bests[-1] / bests[0], case, medians, agree))
       print(f"{case:22s} {medians[0]:10.3f} ms", file=sys.stderr)
   finally:
     for p in peers:
       p.close()
+  if len(peers) > 1:
+    print(f"geometric mean of {len(rows)}: {statistics.geometric_mean(r for r, *_ in rows):.2f}")
   print(f"{'case':22s} {'x':>7s} {'best':>7s}  ms, each")
   for ratio, best, case, medians, agree in sorted(rows):
     print(
