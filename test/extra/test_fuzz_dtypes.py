@@ -10,7 +10,7 @@ from tinygrad.codegen import row_blocks
 from tinygrad.helpers import PROCESS
 
 PARTS, EACH = 8, 25
-FOUND = 1_000_463  # the seed of a program that this mutant breaks
+FOUND = 4811  # the seed of a program that this mutant breaks
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -70,8 +70,10 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
 
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
-  folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
-  same = ([frozenset(() if u.src[0].arg.slot < 0 else rows) - u.loops for u in step_reads(f)] for f in folds)
+  nodes = store.toposort()
+  given = {u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0}
+  folds = (u for u in nodes if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
+  same = ([frozenset(rows if u.src[0] in given else ()) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 
 
@@ -156,7 +158,8 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
 def beside_next(u: UOp, rows: Sequence[UOp]) -> bool:
   """Whether of a row's elements in memory each lies beside that of the next row."""
   terms = affine(u.src[1], {}).terms
-  return u.src[0].arg.slot >= 0 and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
+  given = u.src[0].op is Ops.PARAM and u.src[0].arg.slot >= 0
+  return given and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
 
 
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:

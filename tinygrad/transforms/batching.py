@@ -225,6 +225,8 @@ class Batching:
     here, there = u.src[0].device, u.arg.device
     if not u.arg.pinned and (here is None or self.lanes.mesh is not None or same_devices(here, there)):
       return x
+    if self.lanes.mesh is not None and here is None and u.src[0] not in self.varies:
+      return x  # a gradient that is a number, delivered: it lives anywhere
     if self.lanes.mesh is not None:
       rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
       refuse(rule, "place it outside; inside, psum, all_gather and the others move it")

@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.device import Device, Placement, Sharding, device_set, plain_line, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.solver.handed import note_gradient
-from tinygrad.uop import CARDS, CustomOp, Hooks, JointGradient, Move, Ops, UOp
+from tinygrad.uop import CARDS, CustomOp, Hooks, JointGradient, Ops, UOp
 
 
 class JointOp(CustomOp):
@@ -225,5 +225,5 @@ def _deliver(g: UOp, device: Placement | None) -> UOp:
   """A gradient at its tensor's placement; a constant lives anywhere, so it only moves off the default device."""
   if device is None or g.device == device or (g.device is None and device == Device.DEFAULT):
     return g
-  reduced = reduced_placement(device)  # where it is delivered nobody has placed it
-  return UOp.new(Ops.MOVE, g.dtype, (g,), Move(reduced, False)) if g.device is None else g.move(reduced, pinned=False)
+  reduced = reduced_placement(device)
+  return g.copy_to_device(reduced) if g.device is None else g.move(reduced, pinned=False)
