@@ -68,12 +68,15 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
   return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
 
 
+def is_given(p: UOp) -> bool:
+  """Whether it is an argument of the kernel, and not memory of a row's own."""
+  return p.op is Ops.PARAM and p.arg.slot >= 0
+
+
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
-  nodes = store.toposort()
-  given = {u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0}
-  folds = (u for u in nodes if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
-  same = ([frozenset(rows if u.src[0] in given else ()) - u.loops for u in step_reads(f)] for f in folds)
+  folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
+  same = ([frozenset(rows if is_given(u.src[0]) else ()) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 
 
@@ -158,13 +161,13 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
 def beside_next(u: UOp, rows: Sequence[UOp]) -> bool:
   """Whether of a row's elements in memory each lies beside that of the next row."""
   terms = affine(u.src[1], {}).terms
-  given = u.src[0].op is Ops.PARAM and u.src[0].arg.slot >= 0
-  return given and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
+  return is_given(u.src[0]) and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
 
 
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
-  block, row, rows = int(prod(size(r) for r in inside)), iteration_of(inside), [*at]
+  block, rows = int(prod(size(r) for r in inside)), [*at]
+  row = iteration_of(inside)
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet

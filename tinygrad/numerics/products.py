@@ -53,12 +53,12 @@ def multiplies_rows(store: UOp, rows: Collection[UOp]) -> bool:
   """Whether a store sums products of matrices of which a block of `rows` that a cache holds has too little to use it
   often: its loops are all rows; or it sums over rows, too, and a factor is the same for some of the results'."""
   every = {*store.src[2:]} <= {*rows}
-  for f in (f for f in store.toposort() if f.op is Ops.FOLD and of_products(f)):
-    if every and multiplies_matrices(f):
-      return True
-    if any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in step_reads(f)):
-      return True
-  return False
+
+  def sums_over(f: UOp) -> bool:
+    return any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in step_reads(f))
+
+  products = [u for u in store.toposort() if u.op is Ops.FOLD and of_products(u)]
+  return any((every and multiplies_matrices(f)) or sums_over(f) for f in products)
 
 
 def carries_rest(f: UOp) -> bool:

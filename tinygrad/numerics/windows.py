@@ -99,10 +99,12 @@ def resized(u: UOp, x: UOp, dim: int, size: int) -> UOp:
 
 
 def apart(x: UOp, axis: int, stride: int) -> UOp:
-  """With zeros between the places along `axis`, which come below what leaves the dim alone."""
+  """With zeros between the places along `axis`."""
+  return below_copies(x, axis, lambda y: _apart(y, axis, stride))
+
+
+def _apart(x: UOp, axis: int, stride: int) -> UOp:
   n = x.shape[axis]
-  if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW) and dim_below(x, axis) is not None:
-    return resized(x, apart(x.src[0], axis, stride), axis, (n - 1) * stride + 1)
   dims = *x.shape[:axis], n, 1, *x.shape[axis + 1 :]
   x = x.reshape(dims).pad([(0, (stride - 1) * (d == axis + 1)) for d in range(len(dims))])
   x = x.reshape(tuple(n * stride if d == axis else m for d, m in enumerate(dims) if d != axis + 1))
@@ -110,10 +112,17 @@ def apart(x: UOp, axis: int, stride: int) -> UOp:
 
 
 def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
-  """With zeros around, which come below what leaves the dim alone."""
+  """With zeros around."""
+  pairs = tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape)))
+  return below_copies(x, axis, lambda y: y.pad(pairs, 0))
+
+
+def below_copies(x: UOp, axis: int, make: Callable[[UOp], UOp]) -> UOp:
+  """`make` of what lies below operations that repeat elements and leave the dim alone, and these again."""
   if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW) and dim_below(x, axis) is not None:
-    return resized(x, padded(x.src[0], axis, before, after), axis, before + x.shape[axis] + after)
-  return x.pad(tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape))), 0)
+    y = below_copies(x.src[0], axis, make)
+    return resized(x, y, axis, y.shape[axis])
+  return make(x)
 
 
 def sum_over(y: UOp, dim: int) -> UOp:

@@ -21,7 +21,9 @@ from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
-REDUCES, MEMORY, CONVERTS = having(Trait.REDUCES), having(Trait.MEMORY), having(Trait.CONVERTS)
+REDUCES = having(Trait.REDUCES)
+MEMORY = having(Trait.MEMORY)
+CONVERTS = having(Trait.CONVERTS)
 CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
 LEAVES = CONTENT | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
@@ -92,7 +94,8 @@ def is_second(u: UOp, uses: Collection[Use], first: dict[UOp, UOp]) -> bool:
 
 def adds_many(u: UOp, target: Target) -> bool:
   """Whether a SCATTER adds more than a few updates up in more than a few rows: not one to each, as of a loss."""
-  return min(upper(u.arg[1]), prod(u.src[0].max_shape[u.arg[2] :])) > target.few_rows
+  _, rows, batch = u.arg
+  return min(upper(rows), prod(u.src[0].max_shape[batch:])) > target.few_rows
 
 
 def deep(nodes: Sequence[UOp]) -> set[UOp]:
@@ -116,7 +119,8 @@ def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
 
 def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits: Nodes) -> dict[UOp, Cost]:
   """The cost of computing each value, given that those of `stored` below it are read back; `bits`: what is compared."""
-  made, read = dict[UOp, Cost](), dict[UOp, Cost]()  # of computing it; of what reads it: a load if it is stored
+  made: dict[UOp, Cost] = {}  # of computing the value
+  read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
   for u in nodes:
     if u.op is Ops.ASSIGN or u.op is Ops.SINK:
       continue
@@ -196,8 +200,10 @@ def computed_from(u: UOp) -> Sequence[UOp]:
 def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow: Collection[DType]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in computed_from(u))
   cost = costs(nodes, before, readers, bits)
-  uses, chains = defaultdict[UOp, set[Use]](set), dict[tuple[object, ...], int]()
-  stored, first, loops = set(apart), dict[UOp, UOp](), [0]  # loops: by chain, iterations of its last reduction
+  uses = defaultdict[UOp, set[Use]](set)
+  chains: dict[tuple[object, ...], int] = {}
+  loops = [0]  # by chain: iterations of the last reduction that it goes through
+  stored, first = set(apart), dict[UOp, UOp]()
 
   for u in reversed(nodes):
     op = u.op

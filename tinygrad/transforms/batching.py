@@ -223,11 +223,12 @@ class Batching:
     """What the user has placed, with the lanes' dims in front of those that he has cut. What hooks inserted they insert
     again, where it is wanted."""
     here, there = u.src[0].device, u.arg.device
-    if not u.arg.pinned and (here is None or self.lanes.mesh is not None or same_devices(here, there)):
+    if not u.arg.pinned and (here is None or same_devices(here, there)):
       return x
-    if self.lanes.mesh is not None and here is None and u.src[0] not in self.varies:
-      return x  # a gradient that is a number, delivered: it lives anywhere
     if self.lanes.mesh is not None:
+      # a gradient that is a number is delivered so, too: it lives anywhere
+      if not u.arg.pinned or (here is None and u.src[0] not in self.varies):
+        return x
       rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
       refuse(rule, "place it outside; inside, psum, all_gather and the others move it")
     device = self.placed(there, x)
