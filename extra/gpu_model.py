@@ -228,8 +228,9 @@ class Sweep:
 
 def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
   """By memory, whether it is written, and the outermost loop of a thread around it, in the order in which they come.
-  Threads that read the same at once read it once, and so does a loop that reads the same again."""
-  found, opened = dict[tuple[UOp, bool, UOp | None], Sweep](), list[UOp]()
+  Threads that read the same at once read it once, and so does a loop that reads the same again. What is copied ahead of
+  a loop, of a pipeline's first stages, is of that loop's sweep."""
+  found, opened, ahead = dict[tuple[UOp, bool, UOp | None], Sweep](), list[UOp](), set[UOp]()
   for u in linear:
     if u.op is Ops.RANGE:
       opened.append(u)
@@ -242,6 +243,11 @@ def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
         continue
       own = [r for r in opened if r.arg[1] not in cstyle.THREADS]
       sweep = found.setdefault((memory, u.op is Ops.STORE, own[0] if own else None), Sweep(nbytes_of(memory)))
+      if u.op is Ops.COPY and not own:
+        ahead.add(memory)
+      elif u.op is Ops.COPY and memory in ahead:
+        ahead.remove(memory)
+        sweep.nbytes += found.pop((memory, False, None)).nbytes
       below = where.src[1].toposort()
       each = n * memory.dtype.itemsize
       sweep.nbytes += each * prod(r.src[0].vmax for r in opened if r in below or r.arg[1] in cstyle.GROUPS)

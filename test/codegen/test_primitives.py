@@ -225,6 +225,7 @@ class Drawn:
 
   def __init__(self, seed: int) -> None:
     self.rng, self.steps = random.Random(seed), dict[str, list[ScheduleStep]]()
+    self.joins = random.Random(-seed)
     self.loops_of_fills: dict[str, list[str]] = {}
 
   def __call__(self, nest: NestSchedule) -> None:
@@ -233,6 +234,8 @@ class Drawn:
     nest.analyse()
     if rng.random() < 0.3 and not nest.blocked:
       self.accumulate(nest)
+    if self.joins.random() < 0.3:
+      self.join(nest)
     for _ in range(rng.randint(0, 3)):
       self.split(nest)
     if rng.random() < 0.5:
@@ -249,6 +252,14 @@ class Drawn:
 
   def loops(self, nest: NestSchedule) -> list[str]:
     return [n for n, r in nest.names.items() if r.arg[1] not in REGISTERS]
+
+  def join(self, nest: NestSchedule) -> None:
+    """Some of the parallel loops, or of one reduction's, in any order, of lengths that are known."""
+    found = [f.src[1:] for f in folds(nest) if not any({*f.src[1:]} & {*g.src[1:]} for g in folds(nest) if g is not f)]
+    loops = self.joins.choice([nest.parallel, *found])
+    names = [n for n, r in nest.names.items() if r in loops and r.src[0].op is Ops.CONST and r not in nest.limited]
+    if (number := self.joins.randint(0, len(names))) > 1:
+      nest.join(*self.joins.sample(names, number))
 
   def split(self, nest: NestSchedule) -> None:
     if names := [n for n in self.loops(nest) if n.count(".") < 3]:
@@ -664,6 +675,8 @@ REFUSED = {
   "one block, too long": (SMALL, CPU, lambda n: n.split("i0", 8, "overlap"), OVERLAP),
   "blocks of no fixed number": (VARIABLE, CPU, lambda n: n.split("i0", 1, "overlap"), OVERLAP),
   "what is read twice": (in_place(), CPU, lambda n: n.split("i0", 2, "overlap"), OVERLAP),
+  "loops of two kinds": (SMALL, CPU, lambda n: n.join("i0", "k0"), r"joined are of one kind, .*\n  fix: join others"),
+  "an end that is not known": (VARIABLE, CPU, lambda n: n.join("k0", "k0"), r"of known lengths\n  fix: join others"),
   "no such loop": (SMALL, CPU, lambda n: n.split("i7", 2), r"there is no loop i7\n  fix: one of i0, i1, k0"),
   "no loop to unroll": (SMALL, CPU, lambda n: n.unroll("i0.i"), r"there is no loop i0\.i\n  fix: one of i0, i1, k0"),
   "no fixed length": (VARIABLE, CPU, lambda n: n.unroll("i0"), r"VARIABLE iterations has no fixed length\n.*split it"),

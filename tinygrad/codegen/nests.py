@@ -161,6 +161,19 @@ class NestSchedule:
     del self.names[name]
     self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
 
+  def join(self, *names: str) -> None:
+    """Parallel loops, or those of one reduction, as one by the name of the last, which is its lowest digit."""
+    loops = [self.loop(name) for name in names]
+    if len(loops) > 1:
+      self.note("join", *names)
+      for name, r in zip(names, loops):
+        self.check_chunks(name, r, lambda chunk: False)
+      if len({r.arg[1] for r in loops}) > 1 or not all(map(static, loops)):
+        raise IllegalStep("loops that are joined are of one kind, and of known lengths", "join others")
+      joined = self.room.ids.loop(index(int(prod(map(size, loops)))), loops[0].arg[1])
+      self.versions |= bind.bind(loops, joined)
+      self.names = {n: r for n, r in self.names.items() if n not in names} | {names[-1]: joined}
+
   def unroll(self, name: str) -> None:
     self.mark("unroll", name, AxisKind.UPCAST)
 

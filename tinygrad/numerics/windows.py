@@ -7,7 +7,9 @@ windows."""
 import itertools
 from collections.abc import Callable
 
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.streaming import is_widened
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 FEW_TERMS = 64  # of a sum that may take the zeros between the places of a stride, too
@@ -118,17 +120,20 @@ def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
 
 
 def below_copies(x: UOp, axis: int, make: Callable[[UOp], UOp]) -> UOp:
-  """`make` of what lies below operations that repeat elements and leave the dim alone, and these again."""
-  if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW) and dim_below(x, axis) is not None:
+  """`make` of what lies below operations that repeat elements and leave the dim alone, or widen them, and these
+  again."""
+  if (x.op is Ops.EXPAND or x.op is Ops.FLIP or x.op is Ops.WINDOW or is_widened(x)) and dim_below(x, axis) is not None:
     y = below_copies(x.src[0], axis, make)
     return resized(x, y, axis, y.shape[axis])
   return make(x)
 
 
 def sum_over(y: UOp, dim: int) -> UOp:
-  """The sum over a dim, which stays as 1: a part of the sum that `y` is, if it is one."""
+  """The sum over a dim, which stays as 1: a part of the sum that `y` is, if it is one; it is rounded once."""
   if y.op is Ops.REDUCE and y.arg[0] is Ops.ADD:
     return y.replace(arg=(Ops.ADD, tuple(sorted((*y.arg[1], dim)))))
   if (y.op is Ops.PERMUTE or y.op is Ops.RESHAPE) and (at := dim_below(y, dim)) is not None:
     return resized(y, sum_over(y.src[0], at), dim, 1)
+  if y.op is Ops.CAST and dtypes.is_float(y.dtype) and y.dtype.itemsize < y.src[0].dtype.itemsize:
+    return sum_over(y.src[0], dim).cast(y.dtype)
   return UOp.new(Ops.REDUCE, y.dtype, (y,), (Ops.ADD, (dim,)))

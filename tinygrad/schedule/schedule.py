@@ -1,12 +1,14 @@
 """The local graph -> a list of kernels and copies in an order that respects every read and write."""
 
+import functools
 import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import KEPT_KERNELS, PROCESS, watched
+from tinygrad.helpers import ALLOW_TF32, KEPT_KERNELS, PROCESS, watched
+from tinygrad.numerics.layouts import innermost_for_cores
 from tinygrad.numerics.products import products_apart
 from tinygrad.numerics.windows import as_windows
 from tinygrad.schedule import fuse
@@ -46,7 +48,13 @@ def written_apart(u: UOp) -> UOp | None:
 # what one kernel does badly
 SUMS = as_windows, products_apart, squares_in_parts, in_parts
 STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
-STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
+
+
+def steps_for(target: Target) -> dict[Ops, Callable[[UOp], UOp | None]]:
+  """What does in several steps what one kernel of the target does badly."""
+  kinds = {core.operand for core in target.cores} - ({dtypes.float32} if not ALLOW_TF32 else set())
+  sums = *SUMS, *([functools.partial(innermost_for_cores, kinds=kinds)] if kinds else [])
+  return STEPS | {Ops.REDUCE: lambda u: next((v for by in sums if (v := by(u)) is not None), None)}
 
 
 def as_is(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:
@@ -57,7 +65,7 @@ def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET, 
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
   same rows as one, as far as the target's cache goes. `arrange`: what gives them their last order, and memory. Raises
   ScheduleError if no order of the effects exists."""
-  sink, schedule = rewrite(nearest_first(sink), STEPS), None
+  sink, schedule = rewrite(nearest_first(sink), steps_for(target)), None
   while schedule is None:
     builder = _Builder(sink, rows, target)
     if (schedule := builder.build(arrange)) is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tinygrad.device import Target
 from tinygrad.helpers import dedup
+from tinygrad.numerics.split_sums import CutTerms, cut_of_terms, terms_in_parts
 from tinygrad.numerics.streaming import in_pieces, streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.row_groups import (
@@ -88,6 +89,12 @@ class Joins:
       return None
     return Place(a.members + b.members, group, a.written | b.written, a.touched | b.touched, slots)
 
+  def cut(self, stores: Sequence[UOp]) -> CutTerms | None:
+    """The parts in which a sum is computed, if that is all that a kernel does."""
+    if len(stores) > 1 or not (self.target.threads and self.target.cooperates):
+      return None
+    return cut_of_terms(stores[0], self.target.units, bool(self.target.cores))
+
   def kernels(self, group: Group, own: Sequence[int]) -> Made | None:
     """What a group runs. `own`: the memory that nobody else reads. None where it was to stream and cannot."""
     kernel, first = one_kernel(group, own, self.target), 1 + max(group.touched)
@@ -95,6 +102,8 @@ class Joins:
     parts = in_pieces(kernel, self.target.busy // WORKERS, first) if few else streamed(kernel) if group.streams else ()
     if not parts and group.streams:
       return None
+    if not parts and (cut := self.cut(kernel.src)) is not None:
+      parts = terms_in_parts(kernel, cut, first)
     parts = parts or (kernel,)
     memory = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in parts[0].toposort() if u.op is Ops.PARAM}
     return [with_slots(k) for k in parts], {slot: n for slot, n in memory.items() if slot >= first}
@@ -214,7 +223,8 @@ def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
 def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp]) -> list[ScheduleItem] | None:
   """The items of a place; `own`: the memory that nobody else reads. None where it was to stream and cannot."""
   group, item = place.group, place.members[0]
-  if group is None or (alone := len(place.members) == len(group.stores) == 1) and not has_few_rows(group, joins.target):
+  alone = len(place.members) == 1 and group is not None and len(group.stores) == 1
+  if group is None or (alone and not has_few_rows(group, joins.target) and joins.cut(group.stores) is None):
     return place.members
   if (found := joins.known(joins.kernels, group, places_in(place.slots, sorted(own)))) is None:
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
@@ -32,7 +32,8 @@ Triple = tuple[UOp, UOp, UOp]
 @dataclass(frozen=True, slots=True)
 class Product:
   """Loops m, n and k on `core`, with the rows and columns of a group's block and a warp's tile, and `depth` iterations
-  of k at once. `operands`: those that are copied. `cost`: cycles of a step along k, where blocks are chosen by it."""
+  of k at once. `operands`: those that are copied. `cost`: cycles of a step along k, where blocks are chosen by it.
+  `joined`: the reduction's other loops, which run as one with k."""
 
   core: Core
   loops: Triple
@@ -42,6 +43,7 @@ class Product:
   operands: tuple[Staged, ...]
   stages: int
   cost: float = math.inf
+  joined: tuple[UOp, ...] = ()
 
 
 def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
@@ -73,7 +75,11 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
     how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
     for found in how(nest, a, core, (x, y), (m, n, k)):
       if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
-        yield found
+        others = tuple(r for r in item.over if r is not k)
+        whole = (
+          not nest.grid and size(k) % found.depth == 0 and all(static(r) and r not in nest.limited for r in others)
+        )
+        yield replace(found, joined=others) if whole else found
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:
@@ -91,7 +97,7 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
       continue
     placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
     nbytes, room = nbytes - EIGHT_ROWS, target.scratch - EIGHT_ROWS
-    if (stages := min(STAGES, room // nbytes, parts[2][0])) > 1:
+    if (stages := min(STAGES, room // nbytes, prod(map(size, a.folds[0].over)) // core.k)) > 1:
       groups = int(prod(ceildiv(size(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
       cost = core.cycles(teams, groups, target.units, room // (stages * nbytes))
       yield Product(core, loops, block, (core.m, core.n), core.k, placed, stages, cost)
@@ -99,7 +105,8 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
 
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of fragments that lanes read. Of blocks there are as many as make a group for most multiprocessors."""
-  (m, n, k), others = map(size, loops), int(prod(size(r) for r in nest.parallel if r not in loops))
+  (m, n, _), others = map(size, loops), int(prod(size(r) for r in nest.parallel if r not in loops))
+  terms = int(prod(size(r) for r in a.folds[0].over))
   rows, columns = (min(BLOCK, max(1 << (x - 1).bit_length(), LEAST_BLOCK)) for x in (m, n))
   busy = nest.room.target.units * 3 // 4
   while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > LEAST_BLOCK:
@@ -109,7 +116,7 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
   placed, nbytes = staged_operands(nest, a, core, pair, loops, block, depth)
-  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), k // depth), 1)
+  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), terms // depth), 1)
   yield Product(core, loops, block, tile, depth, placed, stages)
 
 
@@ -192,6 +199,8 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
     nest.launch(prod(p.block) // prod(p.tile), core.lanes)
   for name, many in zip((m, n), p.block):
     nest.split(name, many, "overlap" if own else "clamp")
+  if p.joined:
+    nest.join(*(nest.name_of(r) for r in p.joined), k)
   nest.split(k, p.depth)
   nest.pipeline(p.stages, 1 + own)
   if p.operands:

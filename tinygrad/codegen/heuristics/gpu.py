@@ -22,13 +22,15 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-TOGETHER = 64  # iterations of a reduction from which several threads share it
+TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers,
 STEPS_OF_ROWS = 64  # and of one of several nests that has no more: what is the same for all blocks of a row then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
+FEW = 64  # times as many elements has a matrix as the few rows that it is multiplied with
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
+SQUARE = 32  # rows and columns that a group turns at once
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
 Counts = Mapping[UOp, int]  # by loop
 
@@ -76,8 +78,53 @@ def schedule_gpu(nest: NestSchedule) -> None:
   a = nest.analyse()
   if (product := plan_product(nest, a)) is not None:
     schedule_product(nest, product)
+  elif (turned := turned_load(nest, a)) is not None:
+    schedule_turned(nest, turned)
   elif not schedule_member(nest, a):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
+
+
+class Turned(NamedTuple):
+  """A load that goes along memory by one loop, where what is stored does by another."""
+
+  load: UOp
+  inner: UOp
+  outer: UOp
+
+
+def turned_load(nest: NestSchedule, a: Analysis) -> Turned | None:
+  """The one that a group is to turn in local memory, so that its threads read and write neighbours: the only load of a
+  kernel that only computes elements."""
+  loads = [u for s in nest.kernel.src for u in a.loads(s.src[1])]
+  if nest.grid or a.folds or len(loads) != 1 or NOOPT or not nest.room.target.cooperates:
+    return None
+  read, (stored, *more) = (
+    a.access(loads[0].src[0], loads[0].dtype.itemsize),
+    [x for x in a.items[-1].accesses if x.stored],
+  )
+  along = [next((r for r, step in x.strides.items() if step == 1), None) for x in (read, stored)]
+  inner, outer = along
+  if more or inner is None or outer is None or inner is outer or read.masked or outer not in read.strides:
+    return None
+  return Turned(loads[0], inner, outer) if all(static(r) and size(r) >= SQUARE for r in (inner, outer)) else None
+
+
+def schedule_turned(nest: NestSchedule, turned: Turned) -> None:
+  """Squares of elements, of which a thread has several: rows in local memory are one word longer, so that neighbours
+  down a column are in other banks."""
+  inner, outer = nest.name_of(turned.inner), nest.name_of(turned.outer)
+  others, many = [name for name in nest.names if name not in (inner, outer)], nest.room.target.group // SQUARE
+  nest.launch(SQUARE * many)
+  for name in (inner, outer):
+    nest.split(name, SQUARE, "clamp")
+  nest.operands = [[turned.load]]
+  row = SQUARE + max(4 // turned.load.dtype.itemsize, 1)
+  nest.stage(Staged(0, (f"{inner}.i",), (f"{outer}.i",), row, ((f"{inner}.i",), (f"{outer}.i",))))
+  nest.split(f"{inner}.i", many)
+  unroll(nest, f"{inner}.i.o")
+  nest.bind("groups", *others, f"{inner}.o", f"{outer}.o")
+  nest.bind("threads", f"{inner}.i.i", f"{outer}.i")
+  nest.within("groups", "threads")
 
 
 class Primitives:
@@ -179,13 +226,14 @@ def plan_grid(nest: NestSchedule) -> Grid:
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
     few = 4 * outputs < FULL * target.busy  # too few for threads that read operands least
     most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4) if few else FULL)
-    copies = shares(main, axes, {}, most, MAX_ROWS)
+    once = rows_beside(main, outer)
+    copies = once or shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
-    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
-    tiles = len(outer) == len(ranges) and not (lanes > 1 and reads_once(main))
+    lanes = lanes_of(main, workers, len(outer) < len(ranges), not once and prod(copies.values()) > SHARED, target)
+    tiles = len(outer) == len(ranges) and not once and not (lanes > 1 and reads_once(main))
     if lanes > 1 and (row := kept_row(nest, a, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
-    elif (found := columns_of(main, along, copies, outputs, target)) is not None:
+    elif (found := columns_of(main, along, copies, outputs, target, once)) is not None:
       copies, lanes = found
     elif target.cooperates and tiles and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
@@ -302,7 +350,7 @@ def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) ->
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
   held, last = prod(n for r, n in copies.items() if r in i.ranges), order[-1]
-  if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= 4 * AHEAD * lanes and held <= ONCE:
+  if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= AHEAD * lanes and held <= ONCE:
     tile = Tile(AHEAD)
   return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
@@ -317,20 +365,32 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
   return most if (most := neighbours(loads, r, most)) < size(r) else 1
 
 
-def columns_of(i: Item, along: UOp | None, copies: Counts, outputs: int, target: Target) -> tuple[Counts, int] | None:
+def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
+  """Copies of a thread with which it reads a matrix once, that is multiplied with few rows; none for others."""
+  *less, (most, matrix) = sorted(((int(prod(map(size, x.strides))), x) for x in i.accesses), key=lambda x: x[0])
+  if any(FEW * n > most for n, _ in less) or not all(static(r) or r in matrix.strides for r in outer):
+    return {}
+  return {r: 1 if r in matrix.strides else min(size(r), MAX_ROWS) for r in outer}
+
+
+def columns_of(
+  i: Item, along: UOp | None, copies: Counts, outputs: int, target: Target, once: Counts
+) -> tuple[Counts, int] | None:
   """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
   reads lines of memory, or less where there would be hardly as many groups as multiprocessors."""
   length, kind = int(prod(map(size, i.over))), min((x.itemsize for x in i.accesses), default=VECTOR)
-  if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
+  if along is None or length < TOGETHER or not target.cooperates or (not once and max(copies.values()) > 1):
     return None
-  if not static(along) or any(x.strides.get(along) != 1 for x in i.accesses):
+  read = [x for x in i.accesses if not once or along in x.strides]
+  if not static(along) or any(x.strides.get(along) != 1 for x in read) or not read:
     return None
-  beside = neighbours(i.accesses, along, math.gcd(size(along), VECTOR // kind))
-  workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
+  most = max(2 * ONCE // int(prod(copies.values())), 1)
+  beside = neighbours(read, along, math.gcd(size(along), VECTOR // kind, power_of_two(most)))
+  workers, line = outputs // int(beside * prod(copies.values())), MEMORY_LINE // (beside * kind)
   while (piece := line * beside * kind) > SECTOR and workers // line < target.units * (1 + (piece > 2 * SECTOR)):
     line //= 2
   most = power_of_two(max(target.busy // max(workers, 1), 1))
-  return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // (4 * AHEAD)))
+  return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // AHEAD))
 
 
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
@@ -453,7 +513,7 @@ def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target
   along memory what is used once, or where there are too few outputs for as many threads."""
   length, busy = int(prod(map(size, main.over))), target.busy
   if length < TOGETHER:
-    return 1
+    return power_of_two(length // 4) if length >= BESIDE and reads_along(main) and not reused else 1
   if inner or workers < busy // (32 if reused else 8) or (reads_along(main) and not reused):
     return min(target.group, power_of_two(length // 4), max(power_of_two(busy // max(workers, 1)), 32))
   return 1

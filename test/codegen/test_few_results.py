@@ -1,0 +1,203 @@
+"""What a grid does with few results, and with operands that lie otherwise than threads and cores read: sums in parts of
+their terms, a matrix that is read once for few rows, squares that are turned in local memory, images with channels
+innermost. Run thread by thread on the machine of test_grid.py; the oracle is numpy, whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_cores import CORES
+from test_grid import simulate
+from test_group_rows import GRID, Computer
+from test_primitives import kind_of
+
+from tinygrad import Tensor, dtypes
+from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.heuristics import gpu
+from tinygrad.engine.canonical import canonical
+from tinygrad.numerics import layouts, split_sums
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.node import stored
+
+PARTED = replace(GRID, intensity=1 << 20, group=16, units=8)  # kernels are one only where they have to be
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """What is large, and long, is so from a few on."""
+  for name, value in {
+    "BLOCK": 16,
+    "ACROSS": 4,
+    "LEAST_ROWS": 2,
+    "FEW": 64,
+    "LEAST": 3,
+    "WHOLE": 1,
+    "LAUNCH": 1,
+  }.items():
+    monkeypatch.setattr(split_sums, name, value)
+
+
+def on_grid(make, given, target, rows=True):
+  """What the kernels of `make` of tensors leave, thread by thread, and these; those that share `rows` are one."""
+  tensors = [Tensor(x).to("CPU").realize() for x in given]
+  known = {t.uop.base: x for t, x in zip(tensors, given)}
+  result = make(*tensors)
+  sink, originals, _ = canonical(UOp.sink(stored(result.uop, "CPU")))
+  schedule = create_schedule(localize(sink), rows, target)
+  found = [(originals[-1 - b.arg.uid], b) for b in schedule.buffers]
+  memory = [known[b].flatten() if b in known else np.full(x.size, 77, kind_of(x.dtype)) for b, x in found]
+  memory += [np.full(t.nbytes, 0xFF, np.uint8) for t in schedule.temps]  # floats that are none
+  for item in schedule.items:
+    params = {u.arg.slot: u for u in item.kernel.toposort() if u.op is Ops.PARAM}
+    out, *others = [memory[s].view(kind_of(params[i].dtype)) for i, s in enumerate(item.slots)]
+    simulate(lower_kernel(item.kernel, target), others, out, {}, kind=Computer)
+  return memory[schedule.items[-1].slots[0]].view(kind_of(result.dtype)), [i.kernel for i in schedule.items]
+
+
+def arrays(*shapes, kind=np.float32):
+  rng = np.random.default_rng(len(shapes))
+  return [rng.uniform(-1, 1, s).astype(kind) for s in shapes]
+
+
+def windows(x, k=3):
+  """(b, c, h, w) -> (b, c, h - k + 1, w - k + 1, k, k)"""
+  return np.lib.stride_tricks.sliding_window_view(x, (k, k), (2, 3))
+
+
+def conv(x, w):
+  return np.einsum("bchwij,ocij->bohw", windows(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))), w)
+
+
+# (of tensors, of arrays, their shapes, kernels)
+PARTS = {
+  "product": (lambda x, y: x @ y, np.matmul, [(5, 24), (24, 4)], 2),
+  "by rows": (lambda x, y: x @ y.T, lambda x, y: x @ y.T, [(5, 24), (4, 24)], 2),
+  "of a batch": (lambda x, y: x @ y, np.matmul, [(2, 3, 24), (2, 24, 4)], 2),
+  "weights' gradient": (lambda x, y: x.T @ y, lambda x, y: x.T @ y, [(24, 5), (24, 4)], 2),
+  "turned": (lambda x, y: (x @ y).T.contiguous(), lambda x, y: (x @ y).T, [(5, 24), (24, 4)], 2),
+  "and what follows": (
+    lambda x, y, b: ((x @ y + b) * 2).relu(), lambda x, y, b: ((x @ y + b) * 2).clip(0),
+    [(5, 24), (24, 4), (4,)], 2),
+  "convolution": (lambda x, w: x.conv2d(w, padding=1), conv, [(1, 6, 3, 3), (3, 6, 3, 3)], 2),
+  "columns": (lambda x: x.sum(0), lambda x: x.sum(0), [(48, 4)], 2),
+  "largest of columns": (lambda x: x.max(0) + 1, lambda x: x.max(0) + 1, [(48, 4)], 2),
+  "a row": (lambda x, y: x @ y, np.matmul, [(1, 24), (24, 4)], 2),  # is a sum of columns
+  "a prime number of terms": (lambda x, y: x @ y, np.matmul, [(5, 23), (23, 4)], 1),
+  "rows": (lambda x: x.sum(1), lambda x: x.sum(1), [(4, 48)], 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_reduction_to_few_results_is_one_of_parts_of_its_terms(name, small):
+  make, numpy, shapes, number = PARTS[name]
+  got, kernels = on_grid(make, given := arrays(*shapes), PARTED)
+  want = numpy(*(x.astype(np.float64) for x in given))
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+  assert len(kernels) == number
+
+
+def test_whole_numbers_are_summed_in_parts_and_halves_are_not(small):
+  given = [np.random.default_rng(0).integers(-9, 9, shape).astype(np.int32) for shape in ((5, 48), (48, 4))]
+  got, kernels = on_grid(lambda x, y: x @ y, given, PARTED)
+  np.testing.assert_array_equal(got.reshape(5, 4), given[0] @ given[1])
+  assert len(kernels) == 2
+  halves = arrays((48, 4), kind=np.float16)
+  got, kernels = on_grid(lambda x: x.max(0), halves, PARTED)
+  np.testing.assert_array_equal(got, halves[0].max(0))
+  assert len(kernels) == 1  # a part would be rounded
+
+
+def all_terms(monkeypatch):
+  monkeypatch.setattr(split_sums, "substitute_free", lambda x, m: x if x.op is not Ops.STORE else m and _of(x, m))
+
+
+def _of(x, m):
+  from tinygrad.uop.rewrite import substitute_free
+
+  return substitute_free(x, m)
+
+
+def in_one_place(monkeypatch):
+  real = split_sums.row_major
+  monkeypatch.setattr(split_sums, "row_major", lambda digits: real(digits[1:]))
+
+
+@pytest.mark.parametrize("mutant", [all_terms, in_one_place])
+def test_a_mutant_of_the_parts_is_seen(mutant, small, monkeypatch):
+  mutant(monkeypatch)
+  with pytest.raises(AssertionError):
+    test_a_reduction_to_few_results_is_one_of_parts_of_its_terms("product", None)
+
+
+def test_a_product_that_keeps_a_grid_busy_has_no_parts():
+  assert len(on_grid(lambda x, y: x @ y, arrays((5, 24), (24, 4)), PARTED)[1]) == 1
+
+
+# ---- few rows by a matrix
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_rows_times_a_matrix(rows, turned, monkeypatch):
+  monkeypatch.setattr(gpu, "FEW", 4)
+  monkeypatch.setattr(gpu, "TOGETHER", 16)
+  x, y = given = arrays((rows, 32), (56, 32) if turned else (32, 56))
+  got, _ = on_grid(lambda x, y: x @ (y.T if turned else y), given, replace(PARTED, group=64, units=1))
+  want = x.astype(np.float64) @ (y.T if turned else y)
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 16), (3, 21), (2, 49), (7, 63)])
+def test_short_rows_are_shared_among_lanes(shape):
+  (x,) = given = arrays(shape)
+  got, _ = on_grid(lambda x: x.sum(1), given, PARTED)
+  np.testing.assert_allclose(got, x.astype(np.float64).sum(1), rtol=1e-5)
+
+
+# ---- what is turned in local memory
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(32, 32), (33, 70), (40, 3, 35), (34, 2, 5, 40)])
+def test_squares_are_turned(shape, kind, monkeypatch):
+  (x,) = given = arrays(shape, kind=kind)
+  turned, real = list[UOp](), gpu.schedule_turned
+  monkeypatch.setattr(gpu, "schedule_turned", lambda *args: turned.append(args[0].kernel) or real(*args))
+  got, kernels = on_grid(lambda x: (x.transpose(0, -1) * 2).contiguous(), given, replace(GRID, group=64))
+  want = np.swapaxes(x, 0, -1) * 2
+  np.testing.assert_array_equal(got.reshape(want.shape), want)
+  assert len(turned) == len(kernels) == 1
+
+
+def test_rows_that_stay_rows_and_short_columns_are_not_turned(monkeypatch):
+  monkeypatch.setattr(gpu, "schedule_turned", None)
+  (x,) = given = arrays((34, 3, 33))
+  for axes in ((1, 0, 2), (0, 2, 1)):
+    got, _ = on_grid(lambda x, axes=axes: (x.permute(axes) + 1).contiguous(), given, replace(GRID, group=64))
+    np.testing.assert_array_equal(got, (x.transpose(axes) + 1).flatten())
+
+
+# ---- convolutions on cores
+
+
+def on_cores(make, given):
+  got, kernels = on_grid(make, given, CORES, rows=False)
+  return got, [any(u.op is Ops.MMA for u in lower_kernel(k, CORES)) for k in kernels]
+
+
+def test_a_convolution_runs_on_cores_with_channels_innermost(monkeypatch):
+  monkeypatch.setattr(layouts, "REUSED", 32)
+  x, w = given = arrays((16, 32, 1, 2), (16, 32, 1, 3), kind=np.float16)
+  got, cores = on_cores(lambda x, w: x.conv2d(w, padding=(0, 1), dtype=dtypes.float32), given)
+  wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (0, 0), (1, 1)))
+  want = sum(np.einsum("bchw,och->bohw", wide[..., i : i + 2], w[..., i].astype(np.float64)) for i in range(3))
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-3, atol=1e-3)
+  assert cores == [False, False, True]  # both operands are copied before
+
+
+def test_a_product_whose_operands_lie_along_its_loops_is_left_alone():
+  given = arrays((32, 32), (32, 32), kind=np.float16)
+  for make in (lambda x, y: x @ y, lambda x, y: x.T @ y, lambda x, y: x @ y.T):
+    assert on_cores(lambda x, y, make=make: make(x, y).float(), given)[1] == [True]

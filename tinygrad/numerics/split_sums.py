@@ -1,0 +1,105 @@
+"""A reduction to few results, as a sum of products of matrices may be, as two kernels: of parts of its terms, which
+keep as many times more of a grid's multiprocessors busy, and of what these amount to. As "split-K" in Osama et al.,
+Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU (2023)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.numerics.products import multiplies_matrices, step_reads
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.affine import affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import substitute_free
+
+BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
+LEAST_ROWS, FEW = 16, 64  # fewer rows, or so many times fewer than columns, are read once by lanes that share a sum
+LEAST = 256  # terms of a part,
+WHOLE = 64  # of which matrix cores take a multiple
+LAUNCH = 1 << 23  # bytes that are read in the time of one more kernel
+BALANCE, BALANCE_OF_CORES = 20, 320  # operations that take as long as a byte of memory; cores' of narrow operands
+
+
+class CutTerms(NamedTuple):
+  """A reduction's loop, and in how many parts of as many iterations."""
+
+  loop: UOp
+  parts: int
+
+
+def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
+  """In which parts the terms of a store's only reduction are taken on `units` multiprocessors, with matrix cores or
+  not; None: in one.
+
+  What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it, and
+  P results of each are written and read: so P is the square root of what the one is of the other."""
+  folds = [u for u in store.toposort() if u.op is Ops.FOLD]
+  if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
+    return None
+  f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
+  if any(r.src[0].op is not Ops.CONST for r in loops) or (task := task_of(f, cores)) is None:
+    return None
+  results, terms = prod(map(iterations, f.loops)), prod(map(iterations, f.src[1:]))
+  if (alone := task.work * units // task.blocks) < 2 * LAUNCH:
+    return None
+  most = min(math.isqrt(alone // (2 * results * f.dtype.itemsize)), 2 * units // task.blocks, terms // LEAST)
+  cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f)) > 1)
+  return max(cuts, key=lambda c: c.parts, default=None)
+
+
+class Task(NamedTuple):
+  """What a reduction takes: so many multiprocessors, together the time in which so many bytes are read."""
+
+  blocks: int
+  work: int
+
+
+def task_of(f: UOp, cores: bool) -> Task | None:
+  """Of a product of matrices, or of a reduction across memory; None where lanes share other terms out, or rows."""
+  results, reads = prod(map(iterations, f.loops)), step_reads(f)
+  nbytes = sum(prod(map(iterations, u.loops)) * u.dtype.itemsize for u in reads)
+  if not multiplies_matrices(f):
+    steps = ([step for r, step in affine(u.src[1], {}).terms.items() if r in f.loops] for u in reads)
+    across = [min(found) == 1 for found in steps if found]
+    return Task(ceildiv(results, ACROSS), nbytes) if across and all(across) else None
+  rows, columns = [1, *sorted(map(iterations, f.loops))][-2:]
+  narrow = cores and all(u.dtype.itemsize < 4 for u in reads)
+  if f.arg is not Ops.ADD or rows < LEAST_ROWS or (not narrow and FEW * rows <= columns):
+    return None
+  operations = 2 * results * prod(map(iterations, f.src[1:]))
+  return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)))
+
+
+def most_parts(r: UOp, most: int, f: UOp) -> int:
+  """In how many parts, of as many iterations, a reduction's loop is cut: cores take its longest in whole steps."""
+  whole = WHOLE if r is max(f.src[1:], key=iterations) else 1
+  return next(n for n in range(max(most, 1), 0, -1) if iterations(r) % (n * (whole if n > 1 else 1)) == 0)
+
+
+def iterations(r: UOp) -> int:
+  return int(r.src[0].vmax)
+
+
+def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
+  """The kernels of a store whose only sum has its terms cut so, by what parts amount to in the memory of PARAM `slot`,
+  where results lie as they do in that of the store."""
+  (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
+  f = next(u for u in store.toposort() if u.op is Ops.FOLD)
+  steps = affine(store.src[0].src[1], {}).terms
+  digits = [(x, iterations(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
+  memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
+  each = iterations(r) // parts
+  part, rest = ids.loop(index(parts), AxisKind.LOOP), ids.loop(index(each), AxisKind.REDUCE)
+  other = ids.loop(index(parts), AxisKind.REDUCE)
+
+  def place(of: UOp) -> UOp:
+    return UOp.new(Ops.INDEX, f.dtype, (memory, row_major([(of, parts), *digits])))
+
+  terms = substitute_free(f.src[0], {r: part * each + rest})
+  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(rest if x is r else x for x in f.src[1:])), f.arg)
+  whole = UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (place(other),)), other), f.arg)
+  first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
+  return UOp.sink(first), UOp.sink(substitute_free(store, {f: whole}))
