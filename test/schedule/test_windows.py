@@ -102,3 +102,17 @@ def test_weights_that_are_squares_of_squares():
     assert windows.as_windows(UOp.new(Ops.REDUCE, dtypes.float32, (y,), (Ops.ADD, (1,)))) is not None
 
   assert growth(look, 10) < 1.25
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_gradients_of_halves_are_rounded_once(kind):
+  """What the taps of a place add up to is summed as wide as its products are."""
+  x, w, how = CASES[0]
+  g = Tensor.empty(*x).conv2d(Tensor.empty(*w), **how).shape
+  rng = np.random.default_rng(0)
+  given = [Tensor(rng.uniform(-1, 1, s).astype(np.float32)).cast(kind).realize() for s in (x, w, g)]
+  got = given[0].conv2d(given[1], **how).gradient(given[0], gradient=given[2])[0]
+  exact = want(*(t.float().numpy().astype(np.float64) for t in given), **how)
+  assert got.dtype.name == kind
+  ulp = 2.0 ** (np.floor(np.log2(np.abs(exact))) - (7 if kind == "bfloat16" else 10))
+  assert (np.abs(got.float().numpy() - exact) <= 0.5001 * ulp + 1e-5).all()
