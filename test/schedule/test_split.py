@@ -5,9 +5,9 @@ import pytest
 
 from tinygrad import Device, Tensor
 from tinygrad.helpers import Context
+from tinygrad.numerics.parts import LARGE, LONG, PARTS, squares_in_parts
 from tinygrad.schedule import schedule
 from tinygrad.schedule.schedule import create_schedule
-from tinygrad.schedule.split import LARGE, LONG, PARTS, squares_in_parts
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
 

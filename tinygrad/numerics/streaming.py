@@ -363,7 +363,7 @@ class InPieces(Stream):
 
   def ends_of_loops(self) -> set[UOp]:
     """Where nothing is in memory of a row for each of them, elements are what the reductions are over whose lengths are
-    known late; those of others are cut before there are kernels (schedule/split.py)."""
+    known late; those of others are cut before there are kernels (numerics/parts.py)."""
     loops = (r for s in self.stores for f in s.toposort() if f.op is Ops.FOLD for r in f.src[1:])
     return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if r.src[0].op is not Ops.CONST}
 

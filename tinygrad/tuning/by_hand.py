@@ -64,6 +64,10 @@ class Recorder:
       raise ValueError(f"split: a tail of {tail!r}\n  fix: one of {', '.join(get_args(Tail))}")
     self._note("split", _loop(name), _count(size), tail)
 
+  def join(self, *names: str) -> None:
+    """Parallel loops, or those of one reduction, as one by the name of the last, which is its lowest digit."""
+    self._note("join", *map(_loop, names))
+
   def unroll(self, name: str) -> None:
     """Iterations side by side in registers, of a sum each with an accumulator of its own."""
     self._note("unroll", _loop(name))

@@ -28,7 +28,7 @@ PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are com
 STEPS = 32  # most iterations of a reduction between two barriers,
 STEPS_OF_ROWS = 64  # and of one of several nests that has no more: what is the same for all blocks of a row then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
-FEW = 64  # times as many elements has a matrix as the few rows that it is multiplied with
+FEW, MOST_ROWS = 64, 32  # times as many elements has a matrix as the rows that it is multiplied with, if few
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 SQUARE = 32  # rows and columns that a group turns at once
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
@@ -368,9 +368,10 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
 def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
   """Copies of a thread with which it reads a matrix once, that is multiplied with few rows; none for others."""
   *less, (most, matrix) = sorted(((int(prod(map(size, x.strides))), x) for x in i.accesses), key=lambda x: x[0])
-  if any(FEW * n > most for n, _ in less) or not all(static(r) or r in matrix.strides for r in outer):
+  rows = [r for r in outer if r not in matrix.strides]
+  if any(FEW * n > most for n, _ in less) or not all(map(static, rows)) or prod(map(size, rows)) > MOST_ROWS:
     return {}
-  return {r: 1 if r in matrix.strides else min(size(r), MAX_ROWS) for r in outer}
+  return {r: min(size(r), MAX_ROWS) if r in rows else 1 for r in outer}
 
 
 def columns_of(
