@@ -11,8 +11,8 @@ from tinygrad.dtype import DType
 from tinygrad.helpers import argsort, prod
 from tinygrad.numerics.products import is_product
 from tinygrad.numerics.streaming import is_widened
-from tinygrad.uop import CARDS, AxisKind, GroupOp, Ops, UOp
-from tinygrad.uop.affine import index
+from tinygrad.uop import CARDS, AxisKind, Ops, UOp
+from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
 
 REUSED = 256  # products of an element, from which on a copy of it pays
@@ -45,23 +45,26 @@ class Factor(NamedTuple):
   def of(cls, x: UOp) -> Factor:
     ids, moves = LoopIds(), list[UOp]()
     at = tuple(ids.loop(index(n), AxisKind.LOOP) if n > 1 else index(0) for n in x.shape)
-    while is_widened(x) or (x.op in GroupOp.Movement and CARDS[x.op].index_map is not None):
-      at = at if is_widened(x) else CARDS[x.op].index_map(x, at).at
+    while (moved := CARDS[x.op].index_map) is not None or is_widened(x):
+      at = at if moved is None else moved(x, at).at
       moves.append(x)
       x = x.src[0]
     return cls(tuple(moves), x, at)
 
   @property
-  def along(self) -> int | None:
-    """The dim along which it lies in memory, if a loop alone goes along it."""
-    last = max((d for d, n in enumerate(self.memory.shape) if n > 1), default=0)
-    return last if self.at and self.at[last].op is Ops.RANGE else None
+  def along(self) -> UOp | None:
+    """The loop that goes along memory, if it is one alone, as of a slice, and not one with that of a window's taps."""
+    last = max((d for d, n in enumerate(self.memory.shape) if n > 1), default=-1)
+    steps = affine(self.at[last], {}).terms if self.at else {}
+    r = next((r for r, step in steps.items() if step == 1), None)
+    apart = r is not None and all(x is r or step % r.src[0].arg == 0 for x, step in steps.items())
+    return r if apart else None
 
   def with_innermost(self, x: UOp) -> UOp:
     """It over memory in which a dim is innermost that a long loop goes along, the last of several, if none is."""
-    shape = self.memory.shape
+    shape, along = self.memory.shape, self.along
     long = [d for d, n in enumerate(shape) if n % WHOLE == 0 and self.at[d].op is Ops.RANGE]
-    if not long or self.along in long or prod(x.shape) < REUSED * prod(shape):
+    if not long or (along is not None and along.src[0].arg % WHOLE == 0) or prod(x.shape) < REUSED * prod(shape):
       return x
     order = (*(d for d in range(len(shape)) if d != long[-1]), long[-1])
     y = UOp.new(Ops.CONTIGUOUS, self.memory.dtype, (self.memory.permute(order),), ("innermost", long[-1]))

@@ -26,6 +26,7 @@ from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
 Planned = tuple[Sequence[ScheduleItem], dict[int, int], list[Temp]]  # items, and what `plan_memory` gives for them
+Rule = Callable[[UOp], UOp | None]
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
 # by structural key, in whose order their slots count
@@ -47,14 +48,14 @@ def written_apart(u: UOp) -> UOp | None:
 
 
 # what one kernel does badly
-SUMS = as_windows, products_apart, squares_in_parts, in_parts
-STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+SUMS: tuple[Rule, ...] = (as_windows, products_apart, squares_in_parts, in_parts)
+STEPS: dict[Ops, Rule] = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
 
 
-def steps_for(target: Target) -> dict[Ops, Callable[[UOp], UOp | None]]:
+def steps_for(target: Target) -> dict[Ops, Rule]:
   """What does in several steps what one kernel of the target does badly."""
   kinds = {core.operand for core in target.cores} - ({dtypes.float32} if not ALLOW_TF32 else set())
-  sums = *SUMS, *([functools.partial(innermost_for_cores, kinds=kinds)] if kinds else [])
+  sums: tuple[Rule, ...] = (*SUMS, functools.partial(innermost_for_cores, kinds=kinds)) if kinds else SUMS
   return STEPS | {Ops.REDUCE: lambda u: next((v for by in sums if (v := by(u)) is not None), None)}
 
 

@@ -190,6 +190,24 @@ class Primitives:
       self.unrolled.append(f"{block}.o")
       to.append(f"{block}.i")
 
+  def joined(self, order: tuple[UOp, ...], last: str, copies: int, vector: int) -> tuple[str, int, int]:
+    """A reduction's last loop, joined with so many before it as give all lanes something to do; and its copies, of
+    which a vector lies side by side."""
+    outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), size(order[-1]) // vector
+    for r in order[-2::-1]:
+      if here >= wanted or not (static(r) and static(order[-1])) or {r, order[-1]} & self.nest.limited.keys():
+        break
+      outer, here = [self.names[r], *outer], here * size(r)
+    if not outer:
+      return last, copies, vector
+    if vector > 1:
+      self.nest.split(last, vector)
+      self.unrolled.append(f"{last}.i")
+      last = f"{last}.o"
+    names = [*outer, *([last] if last in self.nest.names else [])]
+    self.nest.join(*names)
+    return names[-1], copies // vector, 1
+
   def reduction(self, over: tuple[UOp, ...], order: tuple[UOp, ...], tile: Tile) -> None:
     """Its last loop, among the lanes if these come to it together: if it is of nothing that they share out already."""
     if order != over:
@@ -198,7 +216,9 @@ class Primitives:
     apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
-      _, block, copies = self.blocks(last, lanes, max(tile.copies, vector), vector, "clamp")
+      copies = max(tile.copies, vector)
+      last, copies, vector = self.joined(order, last, copies, vector)
+      _, block, copies = self.blocks(last, lanes, copies, vector, "clamp")
       self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
       along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
@@ -367,6 +387,8 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
 
 def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
   """Copies of a thread with which it reads a matrix once, that is multiplied with few rows; none for others."""
+  if not i.accesses:
+    return {}
   *less, (most, matrix) = sorted(((int(prod(map(size, x.strides))), x) for x in i.accesses), key=lambda x: x[0])
   rows = [r for r in outer if r not in matrix.strides]
   if any(FEW * n > most for n, _ in less) or not all(map(static, rows)) or prod(map(size, rows)) > MOST_ROWS:
