@@ -638,7 +638,7 @@ def test_what_is_added_once_takes_no_register_of_its_own(columns):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
-@pytest.mark.parametrize("sizes", [(64, 64), (37, 50), (16, 200), (130, 17), (5, 90)])
+@pytest.mark.parametrize("sizes", [(64, 64), (37, 50), (16, 200), (130, 17), (5, 90), (90, 5), (300, 12), (2, 99)])
 def test_transposed_squares(sizes, dtype):
   n, m = sizes
   x = (normal(m, n) * 50).astype(dtype)
@@ -668,6 +668,22 @@ def test_squares_are_read_row_by_row_and_turned_once():
 
   columns = transposed(Values(LoopIds(), None, None), rows)
   assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("few", [3, 7, 12])
+def test_few_neighbours_are_turned_too(few, turned):
+  """Fewer than lanes, so that rows of several lanes are one vector in memory; and all accesses that are counted as
+  turned are those of one square, which the outermost loop's lanes would not be."""
+  x = normal(40, few, 96)
+  b, i, j = loop(40, 0), loop(few, 1), loop(96, 2)
+  these, those = dot((b, few * 96), (i, 96), (j, 1)), dot((b, few * 96), (j, few), (i, 1))
+  loops, at = ((b, i, j), (these, those)) if turned else ((b, j, i), (those, these))
+  ast = sink(store(at[0], load(1, x, at[1]), *loops, size=x.size))
+  np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))
+  linear = lower_kernel(ast, WIDE)
+  assert not any(u.op is Ops.INDEX and u.src[1].dtype.count > 1 for u in linear)  # nothing is gathered or scattered
+  assert max(u.dtype.count for u in linear if u.op is Ops.LOAD) >= min(few, 8)
 
 
 def test_conditions_are_computed_where_they_are_needed():

@@ -61,9 +61,9 @@ def test_laws_kill_mutants(part, case, fresh):
   if part == "flip":
     fresh.setattr(UOp, "flip", lambda self, axes: self)
   elif part == "beside":  # what stands in a window in another order
-    beside = windows.side_by_side
+    beside = windows.without_overlap
     other = lambda z: beside(z.replace(src=(z.src[0].flip((z.arg[1],)),)))  # noqa: E731
-    fresh.setattr(windows, "side_by_side", other)
+    fresh.setattr(windows, "without_overlap", other)
   elif part == "apart":  # places in another order
     apart = windows.apart
     fresh.setattr(windows, "apart", lambda x, axis, stride: apart(x.flip((axis,)), axis, stride))

@@ -22,7 +22,7 @@ def as_windows(u: UOp) -> UOp | None:
   if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],):
     return None
   axis, taps, stride, step, size = z.arg
-  if (beside := side_by_side(z)) is not None:
+  if (beside := without_overlap(z)) is not None:
     return beside
   span = (z.shape[taps] - 1) * step
 
@@ -40,7 +40,7 @@ def as_windows(u: UOp) -> UOp | None:
   return total if stride == 1 or terms(total) <= FEW_TERMS else None
 
 
-def side_by_side(z: UOp) -> UOp | None:
+def without_overlap(z: UOp) -> UOp | None:
   """The sum over the taps of a SPREAD whose windows do not overlap, without a sum: at a place i is y[i // stride,
   i % stride], if there is one."""
   y, (axis, taps, stride, step, size) = z.src[0], z.arg
