@@ -582,6 +582,28 @@ def test_vectors_lie_along_the_operand_that_a_reduction_would_read_across():
   assert widths(ast, 2)[0] == {16}
 
 
+@pytest.mark.parametrize("rows", [30, 50])
+def test_an_operand_that_a_few_tiles_read_is_turned_once(rows):
+  """Weights of a layer, for few rows: these are not what fills vectors."""
+  ast, arrays = matmul(rows, 1024, 64, "mk", "nk")
+  check(ast, arrays, rtol=1e-4, atol=1e-4)
+  linear = lower_kernel(ast, WIDE)
+  assert any(u.op is Ops.SCRATCH for u in linear)
+  stores = [u.src[0] for u in linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+  results = [at for at in stores if at.src[0].op is Ops.PARAM]
+  assert results and all(at.dtype.count == 16 and at.src[1].dtype.count == 1 for at in results)
+
+
+@pytest.mark.parametrize("columns", [17, 33, 50])
+def test_what_is_read_once_is_read_in_one_pass(columns):
+  """A sum over rows: of the last of their vectors some lanes are idle, rather than that it is a loop of its own."""
+  x = normal(200, columns)
+  j, k = loop(columns, 0), reduce(200, 1)
+  ast = sink(store(dot((j, 1)), fold(Ops.ADD, load(1, x, dot((k, columns), (j, 1))), k), j, size=columns))
+  check(ast, [x], rtol=1e-4, atol=1e-4)
+  assert sum(u.op is Ops.RANGE and u.src[0].arg > 40 for u in lower_kernel(ast, WIDE)) == 1
+
+
 def test_operands_of_two_reductions_that_share_loops_are_both_staged():
   n, m, over = 64, 256, 128
   xs = [normal(size) for size in (n * over, m * over, n * over, m * over)]

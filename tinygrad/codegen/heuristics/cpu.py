@@ -41,7 +41,7 @@ LOADS = 0.625  # for each operation of a tile, with which a processor keeps up
 JUMP = 6  # lines of memory, read in a row, that take as long as one far from the last; each is as two operations
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
 PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
-STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+STAGE_REUSE = 3  # reads of a staged element that pay for its copying
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 FAR = 8  # steps of a reduction from page to page of memory that are taken together: a processor reads so many ahead
@@ -276,7 +276,7 @@ class Window(NamedTuple):
 
 def windows_of(item: Item, parallel: Sequence[UOp]) -> list[Window]:
   """Those over the first loop that has one, of what hardly any other loop reads again."""
-  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < STAGE_REUSE]
+  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < MAX_ROWS]
   for k in filter(static, item.over):
     every = [Window(k, r, size(k) if size(k) <= LONGEST else MAX_ROWS) for r in parallel]
     if found := [w for w in every if any({*w[:2]} <= x.strides.keys() and w.part(x, 2) < 1 for x in reads)]:
@@ -320,7 +320,8 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
     free = others[:1]
   best: tuple[float, Tiles] = (math.inf, {})
-  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes <= size(v)]
+  beyond = 1 if free else lanes  # with idle lanes, what nothing reads again is read in one pass
+  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes < size(v) + beyond]
   # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
   steps = [(min(x.cost(lane, lanes), 2.0), x) for x in item.accesses]
   pairs: list[tuple[Window | None, Ranges]] = [(None, ()), *((None, (r,)) for r in free)]
@@ -360,7 +361,7 @@ def idle(copies: dict[UOp, int], v: UOp | None, mine: int, lanes: int) -> float:
   times = max(1.0, 1 + 0.5 * (1 - mine * prod(copies.values()) / ACCUMULATORS))
   for r, c in copies.items():
     times /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
-  return times / efficiency(size(v), mine * lanes) if v is not None and mine > 1 else times
+  return times if v is None else times / efficiency(size(v), mine * lanes)
 
 
 def reads_of(
