@@ -141,7 +141,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
 
 def vectors(n: int, block: int, lanes: int) -> int:
   """How many there are in n rows, if each block, and what is left, begins with one."""
-  return n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes)
+  return int(n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes))
 
 
 def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
