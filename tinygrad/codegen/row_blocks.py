@@ -109,7 +109,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     outer = [(prod(n for q, n in sizes.items() if q in x), x.difference(sizes)) for x in same if r not in x]
     beside = max((min(ceildiv(LEAST, have), prod(map(size, rest))) for have, rest in outer), default=1)
     take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), size(r))
-    lanes = target.vector_bytes // 4 if same and r is rows[-1] else 1  # which rows are where memory is read by all
+    lanes = target.vector_bytes // 4 if same and r is rows[-1] else 1  # rows are these where all read the same
     sizes[r] = min(range(take, take // 2, -1), key=lambda d: (vectors(size(r), d, lanes), size(r) % d > 0))
   out, ends = list[UOp](), list[UOp]()
 

@@ -41,11 +41,11 @@ def as_windows(u: UOp) -> UOp | None:
 
 
 def without_overlap(z: UOp) -> UOp | None:
-  """The sum over the taps of a SPREAD whose windows do not overlap, without a sum: at a place i is y[i // stride,
-  i % stride], if there is one."""
+  """The sum over the taps of a SPREAD whose windows do not overlap, without a sum: z[i] = y[i // stride, i % stride],
+  or 0 where there is none. None where windows may overlap."""
   y, (axis, taps, stride, step, size) = z.src[0], z.arg
   n, k = y.shape[axis], y.shape[taps]
-  if step > 1 or not 1 < k <= stride or not all(isinstance(m, int) for m in (n, k, size)):
+  if not all(isinstance(m, int) for m in (n, k, size)) or step > 1 or not 1 < k <= stride:
     return None
 
   def along(dim: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
