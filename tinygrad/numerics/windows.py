@@ -15,15 +15,11 @@ FEW_TERMS = 64  # of a sum that may take the zeros between the places of a strid
 
 
 def as_windows(u: UOp) -> UOp | None:
-  """The sum over the taps of a SPREAD, if a rule applies; with a stride over windows of places with zeros between, for
-  sums so short that these cost less than to store y and to look for its places."""
-  op, axes = u.arg
-  z = u.src[0]
-  if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],):
+  """The sum over the taps of a SPREAD, if the rule applies; with a stride over windows of places with zeros between,
+  for sums so short that these cost less than to store y and to look for its places."""
+  if (z := spread_of(u)) is None:
     return None
   axis, taps, stride, step, size = z.arg
-  if (beside := without_overlap(z)) is not None:
-    return beside
   span = (z.shape[taps] - 1) * step
 
   def windows(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
@@ -40,9 +36,17 @@ def as_windows(u: UOp) -> UOp | None:
   return total if stride == 1 or terms(total) <= FEW_TERMS else None
 
 
-def without_overlap(z: UOp) -> UOp | None:
+def spread_of(u: UOp) -> UOp | None:
+  """The SPREAD of whose taps a REDUCE is the sum."""
+  (op, axes), z = u.arg, u.src[0]
+  return z if op is Ops.ADD and z.op is Ops.SPREAD and axes == (z.arg[1],) else None
+
+
+def without_overlap(u: UOp) -> UOp | None:
   """The sum over the taps of a SPREAD whose windows do not overlap, without a sum: z[i] = y[i // stride, i % stride],
   or 0 where there is none. None where windows may overlap."""
+  if (z := spread_of(u)) is None:
+    return None
   y, (axis, taps, stride, step, size) = z.src[0], z.arg
   n, k = y.shape[axis], y.shape[taps]
   if not all(isinstance(m, int) for m in (n, k, size)) or step > 1 or not 1 < k <= stride:

@@ -8,7 +8,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.products import products_apart
-from tinygrad.numerics.windows import as_windows
+from tinygrad.numerics.windows import as_windows, without_overlap
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
@@ -44,7 +44,7 @@ def written_apart(u: UOp) -> UOp | None:
 
 
 # what one kernel does badly
-SUMS = as_windows, products_apart, squares_in_parts, in_parts
+SUMS = without_overlap, as_windows, products_apart, squares_in_parts, in_parts
 STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 
