@@ -582,6 +582,28 @@ def test_vectors_lie_along_the_operand_that_a_reduction_would_read_across():
   assert widths(ast, 2)[0] == {16}
 
 
+@pytest.mark.parametrize("rows", [30, 50])
+def test_an_operand_that_a_few_tiles_read_is_turned_once(rows):
+  """Weights of a layer, for few rows: these are not what fills vectors."""
+  ast, arrays = matmul(rows, 1024, 64, "mk", "nk")
+  check(ast, arrays, rtol=1e-4, atol=1e-4)
+  linear = lower_kernel(ast, WIDE)
+  assert any(u.op is Ops.SCRATCH for u in linear)
+  stores = [u.src[0] for u in linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+  results = [at for at in stores if at.src[0].op is Ops.PARAM]
+  assert results and all(at.dtype.count == 16 and at.src[1].dtype.count == 1 for at in results)
+
+
+@pytest.mark.parametrize("columns", [17, 33, 50])
+def test_what_is_read_once_is_read_in_one_pass(columns):
+  """A sum over rows: of the last of their vectors some lanes are idle, rather than that it is a loop of its own."""
+  x = normal(200, columns)
+  j, k = loop(columns, 0), reduce(200, 1)
+  ast = sink(store(dot((j, 1)), fold(Ops.ADD, load(1, x, dot((k, columns), (j, 1))), k), j, size=columns))
+  check(ast, [x], rtol=1e-4, atol=1e-4)
+  assert sum(u.op is Ops.RANGE and u.src[0].arg > 40 for u in lower_kernel(ast, WIDE)) == 1
+
+
 def test_operands_of_two_reductions_that_share_loops_are_both_staged():
   n, m, over = 64, 256, 128
   xs = [normal(size) for size in (n * over, m * over, n * over, m * over)]
@@ -638,7 +660,7 @@ def test_what_is_added_once_takes_no_register_of_its_own(columns):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
-@pytest.mark.parametrize("sizes", [(64, 64), (37, 50), (16, 200), (130, 17), (5, 90)])
+@pytest.mark.parametrize("sizes", [(64, 64), (37, 50), (16, 200), (130, 17), (5, 90), (90, 5), (300, 12), (2, 99)])
 def test_transposed_squares(sizes, dtype):
   n, m = sizes
   x = (normal(m, n) * 50).astype(dtype)
@@ -668,6 +690,22 @@ def test_squares_are_read_row_by_row_and_turned_once():
 
   columns = transposed(Values(LoopIds(), None, None), rows)
   assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("few", [3, 7, 12])
+def test_few_neighbours_are_turned_too(few, turned):
+  """Fewer than lanes, so that rows of several lanes are one vector in memory; and all accesses that are counted as
+  turned are those of one square, which the outermost loop's lanes would not be."""
+  x = normal(40, few, 96)
+  b, i, j = loop(40, 0), loop(few, 1), loop(96, 2)
+  these, those = dot((b, few * 96), (i, 96), (j, 1)), dot((b, few * 96), (j, few), (i, 1))
+  loops, at = ((b, i, j), (these, those)) if turned else ((b, j, i), (those, these))
+  ast = sink(store(at[0], load(1, x, at[1]), *loops, size=x.size))
+  np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))
+  linear = lower_kernel(ast, WIDE)
+  assert not any(u.op is Ops.INDEX and u.src[1].dtype.count > 1 for u in linear)  # nothing is gathered or scattered
+  assert max(u.dtype.count for u in linear if u.op is Ops.LOAD) >= min(few, 8)
 
 
 def test_conditions_are_computed_where_they_are_needed():

@@ -64,7 +64,7 @@ def test_a_running_reduction_takes_steps_that_double(monkeypatch, name, vector_b
   combined = lambda u: u.op in (Ops.MUL, Ops.MAX) and u.dtype.count == lanes  # noqa: E731
   vectors = 256 * 1024 // lanes
   steps = times(linear_of(f(tensor(256, 1024)), vector_bytes), combined) / vectors
-  assert steps < np.log2(lanes) + 16 / lanes / 2 + 3
+  assert steps < np.log2(lanes) + 16 / lanes / 2 + 3.5
   monkeypatch.setattr(linearize, "running", lambda *a: None)  # a mutant
   assert times(linear_of(f(tensor(256, 1024)), vector_bytes), combined) / vectors > 16
 

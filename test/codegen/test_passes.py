@@ -224,6 +224,22 @@ def test_a_block_has_rows_for_which_a_contraction_reads_the_same(cache, monkeypa
   assert 64 in blocks()
 
 
+@pytest.mark.parametrize(
+  "rows, blocks", [(500, [15, 32, 20]), (512, [16, 32]), (50, [2, 25]), (48, [32, 16]), (47, [32, 15])]
+)
+def test_rows_beside_each_other_are_whole_vectors(rows, blocks):
+  """Those of a contraction, of sixteen lanes: blocks that divide the rows, unless others make fewer vectors."""
+  i, j, k, r = loop(rows, 0), loop(40, 1), reduce(8, 2), reduce(40, 3)
+  given, other = np.ones(rows * 8, np.float32), np.ones(40 * 8, np.float32)
+  product = op(Ops.MUL, load(1, given, dot((i, 8), (k, 1))), load(2, other, dot((j, 8), (k, 1))))
+  made = store(dot((j, 1)), fold(Ops.ADD, product, k), i, j, size=40, slot=3)
+  read = load(3, np.ones(40, np.float32), dot((r, 1)))
+  kernel = sink(made, store(dot((i, 1)), fold(Ops.ADD, read, r), i, size=rows))
+  kernel = substitute(kernel, {u: u.replace(arg=ParamArg(-1, 40)) for u in (made.src[0].src[0],)})
+  stores, _ = parts_of(block_rows(kernel, replace(CPU, cache=1 << 12)))
+  assert [n for s in stores[1::2] for n in [r.src[0].arg for r in s.src[2:]]] == blocks
+
+
 def test_a_kernel_of_one_store_has_no_blocks():
   alone = sink(masked_rows()[0].src[1])
   assert block_rows(alone, CPU) is alone

@@ -6,6 +6,7 @@ from steps import growth
 
 from tinygrad import Tensor, dtypes
 from tinygrad.numerics import windows
+from tinygrad.schedule import schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
@@ -19,6 +20,8 @@ CASES = [  # x, weight, arguments of conv2d; a few places where the taps reach b
   ((2, 4, 9, 8), (4, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
   ((1, 3, 11), (3, 1, 3), {"groups": 3, "stride": 3, "dilation": 2}),
   ((2, 3, 8, 7), (4, 3, 2, 3), {"stride": 2}),
+  ((2, 3, 8, 7), (4, 3, 2, 2), {"stride": 2}),  # side by side,
+  ((1, 3, 8, 10), (4, 3, 2, 1), {"stride": 3}),  # and with places between
 ]
 
 
@@ -52,12 +55,21 @@ def test_gradients_in_the_input(x, w, how):
   np.testing.assert_array_equal(gradient(*given, **how), want(*given, **how))
 
 
-@pytest.mark.parametrize("part, case", [("flip", 0), ("padded", 0), ("apart", 5)])
+@pytest.mark.parametrize("part, case", [("flip", 0), ("padded", 0), ("apart", 5), ("beside", 8), ("beside", 9)])
 def test_laws_kill_mutants(part, case, fresh):
   x, w, how = CASES[case]
   given = arrays(x, w, how)
   if part == "flip":
     fresh.setattr(UOp, "flip", lambda self, axes: self)
+  elif part == "beside":  # what stands in a window in another order
+
+    def other(u):
+      if (z := windows.spread_of(u)) is None:
+        return None
+      turned = z.replace(src=(z.src[0].flip((z.arg[1],)),))
+      return windows.without_overlap(u.replace(src=(turned,)))
+
+    fresh.setattr(schedule, "SUMS", (other, *schedule.SUMS[1:]))
   elif part == "apart":  # places in another order
     apart = windows.apart
     fresh.setattr(windows, "apart", lambda x, axis, stride: apart(x.flip((axis,)), axis, stride))
@@ -89,6 +101,14 @@ def test_what_becomes_windows():
   assert [32] in folds(lambda x: x.conv2d(many, stride=2)) and folds(lambda x: x.conv2d(w, stride=2)) == [[5, 3, 3]]
   assert folds(lambda x: x.conv2d(each, stride=2, groups=16)) == [[3, 3]]
   assert [3] in folds(lambda x: x.max_pool2d((3, 3), stride=1))
+
+
+def test_windows_side_by_side_are_not_summed():
+  """Whatever stands in them: each place is in one at most."""
+  assert folds(lambda x: x.avg_pool2d((3, 3))) == folds(lambda x: x.avg_pool2d((2, 2), stride=3)) == []
+  assert [3] not in folds(lambda x: x.max_pool2d((3, 3)))
+  patches = Tensor.empty(5, 16, 2, 2, device="NULL")
+  assert folds(lambda x: x.conv2d(patches, stride=2)) == [[5]]
 
 
 def test_weights_that_are_squares_of_squares():

@@ -28,7 +28,6 @@ DIVIDES = having(Trait.DIVIDES)
 VECTOR = 16  # bytes of neighbours that are loaded or stored at once, where there are no other vectors
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
-LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
 
 
 @dataclass(slots=True, eq=False)
@@ -486,8 +485,8 @@ class Values:
     may have a condition, or memory, of its own."""
     terms, pointer = self.form(access.src[1]).terms, self.deps(access.src[0])
     alike = self.ups(self.deps(access.src[1]) & ~pointer)
-    found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= lanes)
-    return next(found, None) if abs(step) >= lanes > 1 and len(access.src) == 2 else None
+    found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= min(lanes, abs(step)))
+    return next(found, None) if lanes > 1 and len(access.src) == 2 else None
 
   def moved(self, offset: UOp, by: int) -> UOp:
     """An emitted offset, so many elements further."""

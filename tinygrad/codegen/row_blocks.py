@@ -109,7 +109,8 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     outer = [(prod(n for q, n in sizes.items() if q in x), x.difference(sizes)) for x in same if r not in x]
     beside = max((min(ceildiv(LEAST, have), prod(map(size, rest))) for have, rest in outer), default=1)
     take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), size(r))
-    sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
+    lanes = target.vector_bytes // 4 if same and r is rows[-1] else 1  # rows are these where all read the same
+    sizes[r] = min(range(take, take // 2, -1), key=lambda d: (vectors(size(r), d, lanes), size(r) % d > 0))
   out, ends = list[UOp](), list[UOp]()
 
   def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges) -> None:
@@ -136,6 +137,11 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
 
   blocks(rows, {}, (), ())
   return UOp.sink(*out, *ends)
+
+
+def vectors(n: int, block: int, lanes: int) -> int:
+  """How many there are in n rows, if each block, and what is left, begins with one."""
+  return int(n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes))
 
 
 def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:

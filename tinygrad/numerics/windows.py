@@ -1,4 +1,5 @@
-"""Sums over what SPREAD scatters, as sums over windows: the gradient of a convolution in its input is a convolution.
+"""Sums over what SPREAD scatters, as sums over windows: the gradient of a convolution in its input is a convolution. Of
+windows side by side, which share no place, nothing is summed.
 
 Where the values of y at the taps k differ by a factor that is the same at all places, as the products of a gradient
 with weights do, `z[i] = Σ_k y[i - k·dilation, k]` needs no y in memory: its other factor is padded, and read through
@@ -18,9 +19,7 @@ FEW_TERMS = 64  # of a sum that may take the zeros between the places of a strid
 def as_windows(u: UOp) -> UOp | None:
   """The sum over the taps of a SPREAD, if the rule applies; with a stride over windows of places with zeros between,
   for sums so short that these cost less than to store y and to look for its places."""
-  op, axes = u.arg
-  z = u.src[0]
-  if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],):
+  if (z := spread_of(u)) is None:
     return None
   axis, taps, stride, step, size = z.arg
   span = (z.shape[taps] - 1) * step
@@ -37,6 +36,33 @@ def as_windows(u: UOp) -> UOp | None:
     return None
   total = sum_over(y, taps)
   return total if stride == 1 or terms(total) <= FEW_TERMS else None
+
+
+def spread_of(u: UOp) -> UOp | None:
+  """The SPREAD of whose taps a REDUCE is the sum."""
+  (op, axes), z = u.arg, u.src[0]
+  return z if op is Ops.ADD and z.op is Ops.SPREAD and axes == (z.arg[1],) else None
+
+
+def without_overlap(u: UOp) -> UOp | None:
+  """The sum over the taps of a SPREAD whose windows do not overlap, without a sum: z[i] = y[i // stride, i % stride],
+  or 0 where there is none. None where windows may overlap."""
+  if (z := spread_of(u)) is None:
+    return None
+  y, (axis, taps, stride, step, size) = z.src[0], z.arg
+  n, k = y.shape[axis], y.shape[taps]
+  if not all(isinstance(m, int) for m in (n, k, size)) or step > 1 or not 1 < k <= stride:
+    return None
+
+  def along(dim: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
+    return [pair if d == dim else (0, 0) for d in range(len(z.shape))]
+
+  others = [d for d in range(len(z.shape)) if d != taps]
+  next_to = others.index(axis) + 1
+  y = y.pad(along(taps, (0, stride - k))).permute((*others[:next_to], taps, *others[next_to:]))
+  y = y.reshape([{axis: n * stride, taps: 1}.get(d, m) for d, m in enumerate(z.shape)])
+  y = y.pad(along(axis, (0, max(size - n * stride, 0))))
+  return y.shrink([(0, 1 if d == taps else m) for d, m in enumerate(z.shape)])
 
 
 def terms(u: UOp) -> int:

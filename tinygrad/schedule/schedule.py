@@ -11,7 +11,7 @@ from tinygrad.helpers import ALLOW_TF32, KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.layouts import innermost_for_cores
 from tinygrad.numerics.parts import in_parts, scatter_in_parts, squares_in_parts
 from tinygrad.numerics.products import products_apart
-from tinygrad.numerics.windows import as_windows
+from tinygrad.numerics.windows import as_windows, without_overlap
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
@@ -48,7 +48,7 @@ def written_apart(u: UOp) -> UOp | None:
 
 
 # what one kernel does badly
-SUMS: tuple[Rule, ...] = (as_windows, products_apart, squares_in_parts, in_parts)
+SUMS: tuple[Rule, ...] = (without_overlap, as_windows, products_apart, squares_in_parts, in_parts)
 STEPS: dict[Ops, Rule] = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
 
 

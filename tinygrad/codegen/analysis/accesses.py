@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.expressions import DIVIDES, LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.codegen.expressions import DIVIDES, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency, prod
 from tinygrad.numerics.products import multiplies_matrices
@@ -50,8 +50,10 @@ class Access:
     registers."""
     if v is None or (step := self.strides.get(v)) is None or self.masked or self.word > 1:
       return None
-    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TRANSPOSED)
-    return next(found, None) if min(MOST_TRANSPOSED, size(v)) >= lanes <= abs(step) >= 2 else None
+    if not min(MOST_TRANSPOSED, size(v)) >= lanes > 1:
+      return None
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and abs(step) >= min(lanes, size(r)) > 1)
+    return next(found, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -238,7 +240,9 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
   used, over = lanes * efficiency(size(r), lanes), item.over
-  costs = [a.cost(r, lanes) if over or a.across(r, lanes) is None else TURN * (1 + a.stored) for a in item.accesses]
+  rows = None if over else next((x for a in item.accesses if (x := a.across(r, lanes)) is not None), None)
+  turned = [rows is not None and a.across(r, lanes) is rows for a in item.accesses]  # all of one square
+  costs = [TURN * (1 + a.stored) if t else a.cost(r, lanes) for t, a in zip(turned, item.accesses)]
   finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, over))), 1) if r in over else 0.0
   return (sum(costs) + OPERATION * item.operations) / used + finish
 

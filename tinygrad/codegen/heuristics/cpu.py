@@ -41,7 +41,7 @@ LOADS = 0.625  # for each operation of a tile, with which a processor keeps up
 JUMP = 6  # lines of memory, read in a row, that take as long as one far from the last; each is as two operations
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
 PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
-STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+STAGE_REUSE, GATHERED_REUSE = 8, 3  # reads of a staged element that pay for its copying; of one that lanes would gather
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 FAR = 8  # steps of a reduction from page to page of memory that are taken together: a processor reads so many ahead
@@ -276,7 +276,7 @@ class Window(NamedTuple):
 
 def windows_of(item: Item, parallel: Sequence[UOp]) -> list[Window]:
   """Those over the first loop that has one, of what hardly any other loop reads again."""
-  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < STAGE_REUSE]
+  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < MAX_ROWS]
   for k in filter(static, item.over):
     every = [Window(k, r, size(k) if size(k) <= LONGEST else MAX_ROWS) for r in parallel]
     if found := [w for w in every if any({*w[:2]} <= x.strides.keys() and w.part(x, 2) < 1 for x in reads)]:
@@ -320,7 +320,8 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
     free = others[:1]
   best: tuple[float, Tiles] = (math.inf, {})
-  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes <= size(v)]
+  beyond = 1 if free else lanes  # with idle lanes, what nothing reads again is read in one pass
+  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes < size(v) + beyond]
   # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
   steps = [(min(x.cost(lane, lanes), 2.0), x) for x in item.accesses]
   pairs: list[tuple[Window | None, Ranges]] = [(None, ()), *((None, (r,)) for r in free)]
@@ -360,7 +361,7 @@ def idle(copies: dict[UOp, int], v: UOp | None, mine: int, lanes: int) -> float:
   times = max(1.0, 1 + 0.5 * (1 - mine * prod(copies.values()) / ACCUMULATORS))
   for r, c in copies.items():
     times /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
-  return times / efficiency(size(v), mine * lanes) if v is not None and mine > 1 else times
+  return times if v is None else times / efficiency(size(v), mine * lanes)
 
 
 def reads_of(
@@ -478,7 +479,7 @@ class Stages:
     for operand in operands_of(self.a, item):
       d = self.a.deps[operand]
       reuse = prod(size(r) for r in self.a.parallel if r in item.ranges and r not in d)
-      if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
+      if v in d and self.packable(item, operand) and reuse >= GATHERED_REUSE * MAX_ROWS:
         below = operand.toposort(lambda u: u not in staged)
         staged.update(below)
         read = [self.a.access(u.src[0], 1) for u in below if u.op is Ops.LOAD]
@@ -502,8 +503,9 @@ class Stages:
       return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
 
     together = dict.fromkeys(x for i in self.a.items if i.over == item.over for x in operands_of(self.a, i))
-    often = [x for x in together if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
-    return self.panels(item, [x for x in often if self.worthwhile(x, item.fold.src[-1], v)], order, tiles)
+    known = {x: reuse(self.a.deps[x]) for x in together if self.packable(item, x)}
+    wanted = [x for x, times in known.items() if self.worthwhile(x, item.fold.src[-1], v, times)]
+    return self.panels(item, wanted, order, tiles)
 
   def panels(self, item: Item, wanted: Sequence[UOp], order: Ranges, tiles: Tiles) -> tuple[StagedOperand, ...]:
     """These operands, as far as there is room."""
@@ -516,12 +518,15 @@ class Stages:
         offset += panel.nbytes * (1 + len(rests))
     return tuple(out)
 
-  def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None) -> bool:
+  def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None, times: int) -> bool:
+    """Of what is read so many times."""
     if operand.op is not Ops.LOAD:
-      return True
+      return times >= STAGE_REUSE
     x = self.a.access(operand.src[0], operand.dtype.itemsize)
+    if v in x.strides and x.strides[v] != 1:
+      return times >= GATHERED_REUSE
     far = (step := x.strides.get(inner, 0)) is None or abs(step) * x.itemsize > LINE
-    return bool(x.masked) or far or (v in x.strides and x.strides[v] != 1)
+    return times >= STAGE_REUSE and (bool(x.masked) or far)
 
   def panel(self, item: Item, operand: UOp, order: Ranges, tiles: Tiles) -> StagedOperand:
     """Tiles outermost, then the reduction, then what is in a tile."""
