@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said_with_the_step(steps, rule):
     (lambda nest: nest.stage(0, "k0"), TypeError, "an operand is staged as .*, not 0\n  fix: "),
     (lambda nest: nest.stage((0, "k0")), TypeError, "not with 'k0' where several are named\n  fix: a tuple of names"),
     (lambda nest: nest.stage((-1, ("k0",))), ValueError, "-1 is no number"),
-    (lambda nest: nest.tile("i0"), AttributeError, "a nest has no primitive 'tile'\n  fix: one of split, join, unroll, "),
+    (lambda nest: nest.tile("i0"), AttributeError, "a nest has no primitive 'tile'\n  fix: one of split, join, unroll"),
   ],
 )
 def test_what_is_no_step_is_said_where_it_is_written(steps, error, rule):
