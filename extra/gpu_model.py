@@ -350,6 +350,24 @@ def decode(kind: Any, most: int = 4096) -> Tensor:
   return empty(1, 16, 1, 128, dtype=kind).scaled_dot_product_attention(k, v)
 
 
+def convolved(kind: Any) -> tuple[Tensor, ...]:
+  """A convolution and its gradients."""
+  x, w, g = (empty(*shape, dtype=kind) for shape in ((64, 64, 56, 56), (64, 64, 3, 3), (64, 64, 56, 56)))
+  out = x.conv2d(w, padding=1)
+  return out, *out.gradient(x, w, gradient=g)
+
+
+def few_results() -> Iterator[tuple[str, Callable[[], Tensor]]]:
+  """Products with few rows, or few results of many terms, and sums to few columns."""
+  half, n = dtypes.bfloat16, 4096
+  for rows, kind in ((4, dtypes.float32), (16, half), (64, half), (256, half)):
+    x = functools.partial(empty, rows, n, dtype=kind)
+    yield f"{rows} rows {kind.name}", lambda x=x, kind=kind: x() @ empty(n, n, dtype=kind).T
+  tokens = functools.partial(empty, 8192, 768, dtype=half)
+  yield "weights' gradient", lambda: tokens().T @ tokens()
+  yield "sum to 64 columns", lambda: empty(1 << 20, 64).sum(0)
+
+
 def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]]]:
   big, n = (8192, 8192), 4096
   yield "add", lambda: empty(*big) + empty(*big)
@@ -383,6 +401,10 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
     yield f"trained {length}x{width}", lambda length=length, width=width: trained(length, width)
   yield "decode float32", lambda: decode(dtypes.float32)
   yield "decode bf16", lambda: decode(dtypes.bfloat16)
+  yield "transposed", lambda: empty(*big).T.contiguous()
+  yield "short rows", lambda: empty(1 << 17, 49).sum(1)
+  yield from few_results()
+  yield "convolution bf16", lambda: convolved(dtypes.bfloat16)
   yield "matvec bf16", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(8192, dtype=dtypes.bfloat16)
 
 
