@@ -31,9 +31,16 @@ COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 
+def no_elements(u: UOp) -> UOp | None:
+  """A value that has none -> a constant, for which nothing is to be computed."""
+  return UOp.const(u.dtype, 0).broadcast_to(u.shape) if 0 in u.max_shape else None
+
+
 def written_apart(u: UOp) -> UOp | None:
   """An ASSIGN to views -> to nodes of its own for these: what is read may get a buffer, for a copy to other devices as
   an example; what is written is the memory itself."""
+  if (x := no_elements(u.src[1])) is not None and x is not u.src[1]:
+    return u.replace(src=(u.src[0], x))
   views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, u.src[0].down())]
   if not views or is_fence(views[-1].src[0]):
     return None
@@ -43,10 +50,12 @@ def written_apart(u: UOp) -> UOp | None:
   return u.replace(src=(target, u.src[1]))
 
 
-# what one kernel does badly
+# what one kernel does badly, or none need do
 SUMS = as_windows, products_apart, squares_in_parts, in_parts
-STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+TRAVELS = no_elements, in_sum_steps
+STEPS = {Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
+STEPS[Ops.COLLECTIVE] = lambda u: next((v for by in TRAVELS if (v := by(u)) is not None), None)
 
 
 def as_is(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:
