@@ -7,8 +7,9 @@ A program is a few leaves and 2 to 7 operations: casts, stack and cat, shifts, c
 sorts, reductions, matmul, movement. All values are whole numbers that the type of the result holds exactly, sums of
 their magnitudes too, so that what numpy computes is what has to come out, bit for bit, however it is fused, rounded or
 cut; integers of full width wrap. Leaves are realized or not, expressions, or views of larger buffers; every second
-program is sharded over two devices. Programs with the seeds that follow --seed run until the time is over or one fails;
-that one is shrunk and printed as a program that can be run. Exit status: 0 if all agreed, 1 if one failed.
+program is sharded over two devices; in every fifth one values may have no elements. Programs with the seeds that
+follow --seed run until the time is over or one fails; that one is shrunk and printed as a program that can be run. Exit
+status: 0 if all agreed, 1 if one failed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TYPES = (dtypes.bool, *INTEGERS, *FLOATS)
 # whole numbers below are exact, and their halves
 EXACT = {dtypes.float16: 1 << 10, dtypes.bfloat16: 1 << 7, dtypes.float32: 1 << 23, dtypes.float64: 1 << 52}
 DIMS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 33)
+FEW = (0, 1, 1, 2, 3)  # of each fifth program, whose values may have no elements
 MOST = 1200  # elements of a value
 SHRINK_SECONDS = 60.0
 KINDS = ("realized", "host", "expression", "view")
@@ -94,7 +96,7 @@ class Maker:
   """Makes one program; a method that adds an operation to x gives False where it does not apply."""
 
   def __init__(self, seed: int, devices: int) -> None:
-    self.rng, self.devices = random.Random(seed), devices
+    self.rng, self.devices, self.dims = random.Random(seed), devices, FEW if seed % 5 == 4 else DIMS
     self.nodes: list[Node] = []
 
   def program(self) -> Program:
@@ -113,7 +115,7 @@ class Maker:
   # ---- values
 
   def shape(self) -> tuple[int, ...]:
-    return tuple(self.rng.choice(DIMS) for _ in range(self.rng.choice((1, 2, 2, 2, 3))))
+    return tuple(self.rng.choice(self.dims) for _ in range(self.rng.choice((1, 2, 2, 2, 3))))
 
   def numbers(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     """Small whole numbers; of integers sometimes ones of full width."""
@@ -141,7 +143,7 @@ class Maker:
   def add(self, code: str, value: Any, dtype: DType, *src: int) -> bool:
     """The operation, if the type holds its values."""
     value = np.asarray(value)
-    if not 0 < value.size <= MOST or not exact(value, dtype):
+    if not int(0 not in self.dims) <= value.size <= MOST or not exact(value, dtype):
       return False
     value = value.astype(to_numpy_dtype(dtype))
     names = {f"x{i}": f"v{s}" for i, s in enumerate(src)}
@@ -168,9 +170,9 @@ class Maker:
       return False
     if dtypes.is_float(dtype) and dtypes.is_int(to):
       wide = value.astype(np.float64)
-      if wide.min() < dtypes.min(to) or wide.max() > dtypes.max(to):
+      if wide.min(initial=0) < dtypes.min(to) or wide.max(initial=0) > dtypes.max(to):
         return False
-    if dtypes.is_float(to) and dtype is not dtypes.bool and magnitude(value).max() > EXACT[to]:
+    if dtypes.is_float(to) and dtype is not dtypes.bool and magnitude(value).max(initial=0) > EXACT[to]:
       return False
     wide = value.astype(np.float64) if dtypes.is_float(dtype) else value
     return self.add(f"{{x0}}.cast(dtypes.{to.name})", (wide != 0) if to is dtypes.bool else wide, to, x)
@@ -256,7 +258,12 @@ class Maker:
     value, dtype = self.of(x)
     if not value.ndim:
       return False
-    count, kind = self.rng.choice((1, 3, 8, 11)), self.rng.choice((dtypes.int32, dtypes.int64, dtypes.uint8))
+    if not value.shape[0]:
+      return False
+    count, kind = (
+      self.rng.choice((1, 3, 8, 11) if 0 not in self.dims else (0, 1, 3)),
+      self.rng.choice((dtypes.int32, dtypes.int64, dtypes.uint8)),
+    )
     rows = np.random.default_rng(self.rng.randrange(1 << 30)).integers(0, value.shape[0], count)
     index = self.leaf((count,), kind, rows.astype(to_numpy_dtype(kind)))
     return self.add("{x0}[{x1}]", value[self.of(index)[0].astype(np.int64)], dtype, x, index)
@@ -270,7 +277,7 @@ class Maker:
       f = np.maximum if name == "cummax" else np.minimum
       return self.add(f"{{x0}}.{name}({axis})[0]", f.accumulate(value, axis), dtype, x)
     to = sum_type(dtype)
-    if dtypes.is_float(to) and magnitude(value).sum(axis).max() > EXACT[to]:
+    if dtypes.is_float(to) and magnitude(value).sum(axis).max(initial=0) > EXACT[to]:
       return False
     wide = np.float64 if dtypes.is_float(to) else to_numpy_dtype(to)
     return self.add(f"{{x0}}.cumsum({axis})", value.astype(wide).cumsum(axis, dtype=wide), to, x)
@@ -289,6 +296,8 @@ class Maker:
       return False
     axis, keep = self.axis(value), self.rng.random() < 0.3
     name = self.rng.choice(("sum", "sum", "max", "max", "min", "min", "any", "argmax"))
+    if not value.shape[axis] and name in ("max", "min", "argmax"):
+      return False
     code, to = f"{{x0}}.{name}({axis}, keepdim={keep})", dtype
     if name == "argmax":
       return self.add(code, value.argmax(axis, keepdims=keep), dtypes.int32, x)
@@ -296,7 +305,7 @@ class Maker:
       return self.add(code, (value != 0).any(axis, keepdims=keep), dtypes.bool, x)
     if name == "sum":
       to = sum_type(dtype)
-      if dtypes.is_float(to) and magnitude(value).sum(axis).max() > EXACT[to]:
+      if dtypes.is_float(to) and magnitude(value).sum(axis).max(initial=0) > EXACT[to]:
         return False
       wide = np.float64 if dtypes.is_float(to) else to_numpy_dtype(to)
       return self.add(code, value.astype(wide).sum(axis, dtype=wide, keepdims=keep), to, x)
@@ -309,10 +318,10 @@ class Maker:
     y, code = x, "{x0} @ {x0}.transpose()"
     other = value.T
     if self.rng.random() < 0.5:
-      y, code = self.leaf((value.shape[1], self.rng.choice(DIMS)), dtype), "{x0} @ {x1}"
+      y, code = self.leaf((value.shape[1], self.rng.choice(self.dims)), dtype), "{x0} @ {x1}"
       other = self.of(y)[0]
     if dtypes.is_float(dtype):
-      if (magnitude(value) @ magnitude(other)).max() > EXACT[dtype]:
+      if (magnitude(value) @ magnitude(other)).max(initial=0) > EXACT[dtype]:
         return False
       value, other = value.astype(np.float64), other.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -333,11 +342,12 @@ class Maker:
       pads = [(self.rng.randint(0, 2), self.rng.randint(0, 2)) for _ in range(n)]
       return self.add(f"{{x0}}.pad({tuple(pads)})", np.pad(value, pads), dtype, x)
     if k == 3:
-      cut = [sorted(self.rng.sample(range(m + 1), 2)) for m in value.shape]
+      pair = self.rng.sample if 0 not in self.dims else self.rng.choices
+      cut = [sorted(pair(range(m + 1), k=2)) for m in value.shape]
       code, at = ", ".join(f"{a}:{b}" for a, b in cut), tuple(slice(a, b) for a, b in cut)
       return self.add(f"{{x0}}[{code}]", value[at], dtype, x)
     if k == 4:
-      return self.add("{x0}.reshape(-1)", value.reshape(-1), dtype, x)
+      return self.add(f"{{x0}}.reshape({value.size})", value.reshape(-1), dtype, x)
     times = self.rng.choice((2, 3))
     return self.add(f"{{x0}}.expand({times}, *{value.shape})", np.broadcast_to(value, (times, *value.shape)), dtype, x)
 

@@ -5,10 +5,13 @@
 
 A program is text: a function of Tensors, with functions in it that read what stands around them, on which `vmap`,
 `scan`, `while_loop`, `cond`, `checkpoint`, `custom_vjp`, `custom_jvp`, `shard_map`, `TinyJit` and derivatives of all
-kinds are called, in each other, over arguments and results in tuples and dicts. It is called, with its results
+kinds are called, in each other, over arguments and results in tuples and dicts. Devices and elements speak to each
+other (`psum`, ...) in loops, maps, checkpoints and derivatives, too; random numbers are drawn; in some programs values
+have no elements and loops no steps. It is called, with its results
 computed together or apart, captured, captured with donated arguments, interpreted, or given arguments that are cut over
-two devices, in float64. The oracle runs the same text over
-numpy: loops of calls, blocks in a list, and derivatives by central differences of the sixth order; where a comparison
+two devices, in float64; or, of whole numbers, in float32, float16 or bfloat16. The oracle runs the same text over
+numpy: loops of calls, a thread for each device, which wait for each other, and derivatives by central differences of
+the sixth order; random numbers are those of one call for all elements and steps. Where a comparison
 or an order of elements changes within a difference, the program is left out, as is one with large numbers. A refusal
 passes where a document says so (REFUSALS), and if its message says what to do. What a program has read must be as it
 was. Programs with the seeds that follow --seed run until the time is over; each that fails is printed, with as few
@@ -33,7 +36,7 @@ import tinygrad
 from extra.fuzz_programs import options, seeds
 from extra.plain_transforms import PLAIN, POLICIES, Course, Unsure, leaves
 from extra.transform_programs import Function, Line, Program
-from tinygrad import Context, Mesh, P, Tensor, TinyJit, checkpoint_policies, dtypes
+from tinygrad import Context, Device, Mesh, P, Tensor, TinyJit, checkpoint_policies, dtypes
 from tinygrad.engine.errors import JitError
 from tinygrad.transforms.tree import tree_leaves, tree_map
 
@@ -46,9 +49,10 @@ REFUSALS: dict[str, tuple[type[Exception], str]] = {
   "loops in a captured while_loop": (JitError, "a loop within it cannot be captured"),
 }
 ROUGH = (1e-9, 1e-8, 1e-6, 1e-4)  # of a result's greatest element, by how many differences stand in each other
+NARROW = {"float64": 0.0, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}  # if gradients are no small numbers
 SHRINK_SECONDS = 60.0
 REFUSED = "refused"
-CUT = ("CPU:0", "CPU:1")
+CUT = (f"{Device.DEFAULT}:0", f"{Device.DEFAULT}:1")
 
 
 # ---------------------------------------------------------------- the same names, of Tensors
@@ -69,7 +73,7 @@ def lanes(n: int, way: str, name: str, stages: Sequence[Any]) -> Any:
     return flat
 
   def over_devices(x: Tensor, *others: Tensor) -> Tensor:
-    mesh = Mesh([f"CPU:{i}" for i in range(n)], names=(name,))
+    mesh = Mesh([f"{Device.DEFAULT}:{i}" for i in range(n)], names=(name,))
     y: Tensor = tinygrad.shard_map(block, mesh, (P(name), *(P() for _ in others)), P(name))(x, *others)
     return y
 
@@ -88,6 +92,23 @@ COLLECTIVE: dict[str, Callable[[Tensor, str, int], Tensor]] = {
   "ppermute": lambda x, d, n: tinygrad.ppermute(x, d, [(i, (i + 1) % n) for i in range(n)]),
   "axis_index": lambda x, d, n: x * (tinygrad.axis_index(d) + 1),
 }
+
+
+def inside(n: int, way: str, name: str, what: str, f: Any) -> Any:
+  """A derivative on each device."""
+
+  def derivative(x: Tensor, *others: Tensor) -> Tensor:
+    if what == "grad":
+      found: Tensor = tinygrad.grad(f)(x, *others)
+    else:
+      found = tinygrad.jvp(lambda x: f(x, *others), (x,), (x * 0.5 + 1,))[1]
+    return found
+
+  return lanes(n, way, name, (derivative,))
+
+
+def say(x: Tensor, what: str, name: str, n: int) -> Tensor:
+  return COLLECTIVE[what](x, name, n)
 
 
 def own_vjp(f: Any) -> Any:
@@ -122,6 +143,19 @@ def at(x: Tensor, d: int, i: Tensor) -> Tensor:
   return x[(slice(None),) * d + (i,)]
 
 
+def convolved(x: Tensor, w: Tensor) -> Tensor:
+  n = x.shape[-1] - w.shape[0] + 1
+  return x.reshape(x.numel() // x.shape[-1], 1, x.shape[-1]).conv2d(w.reshape(1, 1, -1)).reshape(*x.shape[:-1], n)
+
+
+def noise(line: int, shape: Sequence[int]) -> Tensor:
+  return Tensor.rand(*shape, dtype=dtypes.float64)
+
+
+def filled(x: Tensor, shape: Sequence[int]) -> Tensor:
+  return x.sum().expand(shape)
+
+
 def put(x: Tensor, k: int, y: Any) -> Tensor:
   out = x.clone()
   out[k] = y
@@ -152,7 +186,8 @@ NAMES = (
 METHODS = "sum mean prod cumsum cumprod argsort argmax flip logsumexp softmax max min any"
 OURS: dict[str, Any] = {
   **{name: getattr(tinygrad, name) for name in NAMES.split()},
-  **{f.__name__: f for f in (lanes, own_vjp, own_jvp, scaled, pulled, at, put, smeared, replayed)},
+  **{f.__name__: f for f in (lanes, inside, say, own_vjp, own_jvp, scaled, pulled, at, put, smeared, noise, filled)},
+  "replayed": replayed,
   **{n: getattr(Tensor, n) for n in "sin cos tanh exp log tril sigmoid relu abs maximum minimum".split()},
   **{n: getattr(Tensor, n) for n in METHODS.split()},
   **{n: getattr(checkpoint_policies, n) for n in POLICIES},
@@ -162,12 +197,24 @@ OURS: dict[str, Any] = {
   "pick": lambda x, i, j: x[i, j], "padded": lambda x, d: x.pad([(1, 1) if k == d else (0, 0) for k in range(x.ndim)]),
   "cat": lambda x, y, d: x.cat(y, dim=d), "stack": lambda x, y, d: x.stack(y, dim=d), "along": Tensor.gather,
   "scattered": lambda x, d, i, y: x.scatter(d, i, y, reduce="add"), "roll": Tensor.roll,
-  "one_hot": lambda i, n: i.one_hot(n).cast("float64"),
-  "conv": lambda x, w: x.reshape(-1, 1, x.shape[-1]).conv2d(w.reshape(1, 1, -1)).reshape(*x.shape[:-1], -1),
-  "repeated": lambda x, n: x.unsqueeze(0).expand(n, *x.shape), "real": lambda i: i.cast("float64"),
+  "conv": convolved,
+  "repeated": lambda x, n: x.unsqueeze(0).expand(n, *x.shape),
   "whole": lambda b: b.cast("int64"), "fit": lambda x, shape: (x.sum() * 0.1).expand(shape),
-  "full": lambda shape, v: Tensor(np.full(shape, v)),
 }  # fmt: skip
+
+
+def of_type(dtype: str) -> dict[str, Any]:
+  """What makes floats."""
+  return {
+    "one_hot": lambda i, n: i.one_hot(n).cast(dtype),
+    "real": lambda i: i.cast(dtype),
+    "full": lambda shape, v: tensor(np.full(shape, v), dtype),
+  }
+
+
+def tensor(x: np.ndarray, dtype: str) -> Tensor:
+  return Tensor(x, dtype=dtype) if x.dtype.kind == "f" else Tensor(x)
+
 
 # ---------------------------------------------------------------- running
 
@@ -176,7 +223,7 @@ def plain(p: Program, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
   """What numpy computes. Raises: Unsure."""
   space = dict(PLAIN | p.given)
   exec(str(p.main), space)
-  Course.calls = 0
+  Course.calls, Course.drawn = 0, {}
   with np.errstate(all="ignore"):
     found = [np.asarray(x) for _, x in leaves(space["program"](*xs))]
   if any(not np.all(np.isfinite(x)) or np.abs(np.asarray(x, float)).max(initial=0) > 1e4 for x in found):
@@ -186,8 +233,8 @@ def plain(p: Program, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def ours(p: Program) -> Iterator[list[np.ndarray]]:
   """What tinygrad computes of each set of arguments. Raises: AssertionError where it writes to what it reads."""
-  given = {name: placed(Tensor(x), p.mode) for name, x in p.given.items()}
-  space = OURS | given
+  given = {name: placed(tensor(x, p.dtype), p.mode) for name, x in p.given.items()}
+  space = OURS | of_type(p.dtype) | given
   exec(str(p.main), space)
   f = space["program"]
   if p.mode == "donated":
@@ -195,15 +242,16 @@ def ours(p: Program) -> Iterator[list[np.ndarray]]:
   if p.mode in ("captured", "donated"):
     f = TinyJit(f)
   for xs in p.sets:
-    args = [placed(Tensor(x), p.mode) for x in xs]
+    args = [placed(tensor(x, p.dtype), p.mode) for x in xs]
     with Context(INTERPRET=int(p.mode == "interpreted")):
       out = tree_leaves(f(*args))
       for some in [[x] for x in reversed(out)] if p.mode == "apart" else [out]:
         Tensor.realize(*some)
-      yield [x.numpy() for x in out]
+      assert all(x.dtype.name == p.dtype for x in out if dtypes.is_float(x.dtype)), [x.dtype for x in out]
+      yield [x.numpy().astype(np.float64) if dtypes.is_float(x.dtype) else x.numpy() for x in out]
     read = [*given.items(), *list(zip(p.main.parameters, args))[p.mode == "donated" :]]
     for (name, x), y in zip(read, [*p.given.values(), *xs[p.mode == "donated" :]], strict=True):
-      assert np.array_equal(x.numpy(), y), f"{name} was written to"
+      assert np.array_equal(x.numpy().astype(y.dtype), y), f"{name} was written to"
 
 
 def placed(x: Tensor, mode: str) -> Tensor:
@@ -214,10 +262,13 @@ def placed(x: Tensor, mode: str) -> Tensor:
 
 def fault(p: Program) -> str | None:
   """What is wrong with a program, if anything; REFUSED where that is documented. Raises: Unsure."""
+  Course.draw = lambda shape: Tensor.rand(*shape, dtype=dtypes.float64).numpy()
+  Tensor.manual_seed(p.seed)
   want = [plain(p, xs) for xs in p.sets]
+  Tensor.manual_seed(p.seed)
   try:
     for k, (got, wanted) in enumerate(zip(ours(p), want)):
-      if said := differs(got, wanted, ROUGH[p.differences]):
+      if said := differs(got, wanted, max(ROUGH[p.differences], NARROW[p.dtype])):
         return f"{said}, in call {k}"
   except Exception as e:
     expected = [REFUSALS[name] for name in p.refusals]
@@ -250,7 +301,7 @@ def constants(value: Any) -> str:
   if isinstance(value, dict):
     return "{" + ", ".join(f"{k!r}: {constants(x)}" for k, x in value.items()) + "}"
   kind = np.asarray(value).dtype.kind
-  return "None" if value is None else f"full({np.shape(value)}, {0.3 if kind == 'f' else 1 if kind == 'i' else True})"
+  return "None" if value is None else f"full({np.shape(value)}, {0.25 if kind == 'f' else 1 if kind == 'i' else True})"
 
 
 def smaller(f: Function, text: str) -> Iterator[Function]:

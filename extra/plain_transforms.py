@@ -1,4 +1,4 @@
-"""Transforms of functions over numpy, by what they mean: loops of calls, lists of blocks, central differences.
+"""Transforms of functions over numpy, by what they mean: loops of calls, threads over blocks, central differences.
 
 The oracle of extra/fuzz_transforms.py. A structure is an array, None, or a tuple or dict of structures.
 """
@@ -6,7 +6,9 @@ The oracle of extra/fuzz_transforms.py. A structure is an array, None, or a tupl
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ TIE = 1e-8
 STENCIL = {-3: -1 / 60, -2: 3 / 20, -1: -3 / 4, 1: 3 / 4, 2: -3 / 20, 3: 1 / 60}
 POLICIES = ("nothing_saveable", "everything_saveable", "dots_saveable")
 MOST_CALLS, MOST_STEPS = 30000, 40
+SWITCHES = 20  # as many calls as a thread costs
 
 
 class Unsure(Exception):
@@ -26,13 +29,17 @@ class Unsure(Exception):
 
 class Course:
   """What a call has decided (comparisons, orders of elements) and held constant; `draft`: derivatives are any
-  numbers, which tell shapes."""
+  numbers, which tell shapes. `lanes`: of which elements and steps it is, and of how many; `drawn`: the random numbers
+  of all of them, by the line that draws."""
 
   decisions: list[bytes] = []
   stops: list[np.ndarray] = []
   replay: Iterator[np.ndarray] | None = None
   calls = 0
   draft = False
+  lanes: tuple[tuple[int, int], ...] = ()
+  drawn: dict[int, np.ndarray] = {}
+  draw: Callable[..., np.ndarray] = np.random.default_rng(0).random
 
 
 def leaves(tree: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
@@ -94,17 +101,49 @@ def vmap(f: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     axes = spread(in_axes, args)
     n = next(x.shape[a] for (_, x), (_, a) in zip(leaves(args), leaves(axes), strict=True) if a != -9)
     picked: Function = lambda i: mapped(lambda x, a: x if a == -9 else np.take(x, i, a), args, axes)  # noqa: E731
-    each = [f(*picked(i)) for i in range(n)]
+    each = [in_lane(i, n, f, picked(i)) for i in range(n)]
+    if not n:
+      each = [none_of(f, mapped(lambda x, a: x if a == -9 else an_element(x, a), args, axes))]
+      return mapped(lambda a, y: y if a == -9 else np.stack([y], a).take([], a), spread(out_axes, each[0]), each[0])
     return mapped(lambda a, *ys: ys[0] if a == -9 else np.stack(ys, a), spread(out_axes, each[0]), *each)
 
   return over_many
+
+
+def an_element(x: np.ndarray, axis: int = 0) -> np.ndarray:
+  """The first element along a dim, or what would be one."""
+  return np.take(x, 0, axis) if x.shape[axis] else np.ones(np.delete(x.shape, axis), x.dtype)
+
+
+def none_of(f: Function, args: Any) -> Any:
+  """What a function of elements of which there are none returns; only shapes and types count."""
+  return in_lane(0, 0, lambda *xs: called(f, xs, apart=True)[0], args)
+
+
+def in_lane(i: int, n: int, f: Function, args: Any) -> Any:
+  """The i-th of n calls."""
+  outer, Course.lanes = Course.lanes, (*Course.lanes, (i, n))
+  try:
+    return f(*args)
+  finally:
+    Course.lanes = outer
+
+
+def noise(line: int, shape: Sequence[int]) -> np.ndarray:
+  """Random numbers: those that one call for all elements and steps around it would draw."""
+  counts = [n for _, n in Course.lanes]
+  if line not in Course.drawn:
+    Course.drawn[line] = Course.draw((*counts, *shape))
+  return np.zeros(shape) if 0 in counts else Course.drawn[line][tuple([i for i, _ in Course.lanes])]
 
 
 def scan(f: Function, init: Any, xs: Any = None, length: Any = None, reverse: bool = False, unroll: int = 1) -> Any:
   n = leaves(xs)[0][1].shape[0] if length is None else length
   carry, ys = init, [None] * n
   for i in reversed(range(n)) if reverse else range(n):
-    carry, ys[i] = f(carry, mapped(lambda x, i=i: x[i], xs))
+    carry, ys[i] = in_lane(i, n, f, (carry, mapped(lambda x, i=i: x[i], xs)))
+  if not n:
+    return carry, mapped(lambda y: np.stack([y])[:0], none_of(f, (carry, mapped(an_element, xs)))[1])
   return carry, mapped(lambda *each: np.stack(each), *ys)
 
 
@@ -126,10 +165,82 @@ def lanes(n: int, way: str, name: str, stages: Sequence[Any]) -> Function:
   def over_blocks(x: Any, *others: Any) -> Any:
     blocks = np.split(x, n)
     for stage in stages:
-      blocks = COLLECTIVES[stage](blocks) if isinstance(stage, str) else [stage(b, *others) for b in blocks]
+      blocks = COLLECTIVES[stage](blocks) if isinstance(stage, str) else Talk().of(stage, blocks, others)
     return np.concatenate(blocks)
 
   return over_blocks
+
+
+class Abandoned(BaseException):
+  """Another device has failed, so that nothing more will be said."""
+
+
+class Talk:
+  """A function on blocks, a thread for each, of which one runs at a time, in turn: each until it says something."""
+
+  now: Talk | None = None
+
+  def of(self, f: Function, blocks: Sequence[np.ndarray], others: Any) -> list[Any]:
+    if not speaks(f.__code__):
+      return [in_lane(i, len(blocks), f, (x, *others)) for i, x in enumerate(blocks)]
+    Course.calls += 0 if Course.draft else SWITCHES * len(blocks)
+    n, outer = len(blocks), (Talk.now, Course.lanes)
+    self.lanes = [(*Course.lanes, (i, n)) for i in range(n)]
+    self.turns, self.back = [threading.Semaphore(0) for _ in range(n)], threading.Semaphore(0)
+    self.said: list[tuple[str, Any] | None] = [None] * n
+    self.heard: list[Any] = list(blocks)
+    self.failed: BaseException | None = None
+    threads = [threading.Thread(target=self.device, args=(i, f, others), daemon=True) for i in range(n)]
+    for thread in threads:
+      thread.start()
+    Talk.now = self
+    try:
+      while self.round() and self.failed is None:
+        self.heard = COLLECTIVES[self.said[0][0]]([x for _, x in self.said])
+    finally:
+      Talk.now, Course.lanes = outer
+    if self.failed is not None:
+      raise self.failed
+    return self.heard
+
+  def round(self) -> bool:
+    """Whether all wait to hear something."""
+    self.said = [None] * len(self.turns)
+    for i, turn in enumerate(self.turns):
+      self.at, Course.lanes = i, self.lanes[i]
+      turn.release()
+      self.back.acquire()
+      self.lanes[i] = Course.lanes
+    assert self.failed is not None or len({said and said[0] for said in self.said}) == 1
+    return self.said[0] is not None
+
+  def device(self, i: int, f: Function, others: Any) -> None:
+    self.turns[i].acquire()
+    try:
+      if self.failed is None:
+        self.heard[i] = f(self.heard[i], *others)
+    except BaseException as e:
+      self.failed = self.failed or e
+    self.back.release()
+
+  def say(self, what: str, x: Any) -> Any:
+    i = self.at
+    self.said[i] = what, x
+    self.back.release()
+    self.turns[i].acquire()
+    if self.failed is not None:
+      raise Abandoned
+    return self.heard[i]
+
+
+def speaks(code: CodeType) -> bool:
+  """Whether something is said in a function, or in those in it."""
+  return "say" in code.co_names or any(speaks(c) for c in code.co_consts if isinstance(c, CodeType))
+
+
+def say(x: Any, what: str, name: str, n: int) -> Any:
+  """A collective; where nobody is there, as if all said the same."""
+  return COLLECTIVES[what]([x] * n)[0] if Talk.now is None else Talk.now.say(what, x)
 
 
 COLLECTIVES: dict[str, Callable[[list[np.ndarray]], list[np.ndarray]]] = {
@@ -148,20 +259,26 @@ COLLECTIVES: dict[str, Callable[[list[np.ndarray]], list[np.ndarray]]] = {
 # ---------------------------------------------------------------- derivatives
 
 
-def called(f: Function, args: Any, replay: list[np.ndarray] | None = None) -> tuple[Any, list[bytes], list[np.ndarray]]:
-  """(what f returns, what it has decided, what it has held constant), the last as another call has, if given."""
+def called(
+  f: Function, args: Any, replay: list[np.ndarray] | None = None, apart: bool = False
+) -> tuple[Any, list[bytes], list[np.ndarray]]:
+  """(what f returns, what it has decided, what it has held constant), the last as another call has, if given. `apart`:
+  nobody is told of these."""
   outer = Course.decisions, Course.stops, Course.replay
   Course.decisions, Course.stops, Course.calls = [], [], Course.calls + 1
   if Course.calls > MOST_CALLS:
     raise Unsure("too many calls")
-  if replay is not None and Course.replay is None:
+  if apart:
+    Course.replay = None
+  elif replay is not None and Course.replay is None:
     Course.replay = iter(replay)
   try:
     out, decisions, stops = f(*args), Course.decisions, Course.stops
   finally:
     Course.decisions, Course.stops, Course.replay = outer
-  Course.decisions += decisions
-  Course.stops += stops
+  if not apart:
+    Course.decisions += decisions
+    Course.stops += stops
   return out, decisions, stops
 
 
@@ -184,6 +301,18 @@ def pushed(f: Function, args: Any, base: Any, directions: Any) -> Any:
   return total
 
 
+def inside(n: int, way: str, name: str, what: str, f: Function) -> Function:
+  """What each device differentiates: the sum of all that they compute, by its own block; or in its own direction."""
+
+  def over_blocks(x: Any, *others: Any) -> Any:
+    made = lambda x: Talk().of(f, np.split(x, n), others)  # noqa: E731
+    if what == "grad":
+      return grad(lambda x: np.sum(made(x)))(x)
+    return jvp(lambda x: np.concatenate(made(x)), (x,), (x * 0.5 + 1,))[1]
+
+  return over_blocks
+
+
 def numbered(tree: Any) -> Any:
   each = itertools.count()
   return mapped(lambda _: next(each), tree)
@@ -203,9 +332,9 @@ def jacobian(f: Function, argnums: Any = 0) -> Function:
       for e in np.eye(x.size).reshape(x.size, *x.shape) if is_float(x) else ():
         direction = mapped(lambda z, n, e=e, i=i: e if n == i else z, zero, numbered(zero))
         found.append(pushed(some, by, base, direction))
-      columns.append(
-        mapped(lambda *ys, x=x: np.stack(ys, -1).reshape(*ys[0].shape, *x.shape), *found) if found else None
-      )
+      if is_float(x) and not x.size:
+        found = [mapped(np.zeros_like, base[0])]
+      columns.append(mapped(lambda *ys, x=x: derived(ys, x), *found) if found else None)
 
     def at(path: Sequence[Any]) -> Any:
       def leaf(x: Any) -> Any:
@@ -221,6 +350,11 @@ def jacobian(f: Function, argnums: Any = 0) -> Function:
     return placed(base[0], at)
 
   return of
+
+
+def derived(columns: Sequence[np.ndarray], x: np.ndarray) -> np.ndarray:
+  """The derivatives by each element of x, of which there may be none."""
+  return np.stack(columns, -1)[..., : x.size].reshape(*columns[0].shape, *x.shape)
 
 
 def placed(tree: Any, at: Callable[[Sequence[Any]], Any], path: tuple[Any, ...] = ()) -> Any:
@@ -287,6 +421,10 @@ def hvp(f: Function, primals: Any, tangents: Any) -> Any:
   return found[0] if len(primals) == 1 else found
 
 
+def filled(x: Any, shape: Sequence[int]) -> Any:
+  return np.full(shape, np.sum(x))
+
+
 def stop_gradient(tree: Any) -> Any:
   def leaf(x: np.ndarray) -> np.ndarray:
     y = x if Course.replay is None else next(Course.replay)
@@ -313,7 +451,7 @@ def sorted_(x: np.ndarray, d: int) -> np.ndarray:
 
 
 def exponents(x: np.ndarray, d: int) -> Any:
-  return np.exp(x - x.max(d, keepdims=True))
+  return np.exp(x - x.max(d, keepdims=True, initial=-1))
 
 
 def convolved(x: np.ndarray, w: np.ndarray) -> Any:
@@ -343,8 +481,8 @@ def replaced_at(x: np.ndarray, k: int, y: Any) -> np.ndarray:
 
 
 PLAIN: dict[str, Any] = {
-  **{f.__name__: f for f in (vmap, scan, while_loop, cond, lanes, jvp, linearize, vjp, grad, value_and_grad)},
-  **{f.__name__: f for f in (hessian, hvp, stop_gradient, scaled, pulled, mapped)},
+  **{f.__name__: f for f in (vmap, scan, while_loop, cond, lanes, say, jvp, linearize, vjp, grad, value_and_grad)},
+  **{f.__name__: f for f in (hessian, hvp, stop_gradient, scaled, pulled, mapped, noise, filled, inside)},
   "jacfwd": jacobian, "jacrev": jacobian, "checkpoint": lambda f, policy: f,
   **dict.fromkeys(("own_vjp", "own_jvp", "replayed"), lambda f: f), "smeared": smeared, **dict.fromkeys(POLICIES),
   **{name: getattr(np, name) for name in "sin cos tanh exp log tril".split()},

@@ -7,6 +7,7 @@ import itertools
 import random
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from extra.plain_transforms import COLLECTIVES, PLAIN, POLICIES, Course, Unsure, leaves, mapped
+from extra.plain_transforms import COLLECTIVES, PLAIN, POLICIES, Course, Talk, Unsure, an_element, leaves, mapped
 
 LARGEST, ELEMENTS = 30.0, 48  # of a value that is computed
 MODES = ("called", "apart", "captured", "captured", "donated", "interpreted", "cut")
@@ -38,6 +39,21 @@ scaled({x}, 0.5, "vjp") | scaled({x}, 2.0, "jvp") | where(above(cumsum({x}, {d})
 scattered({x} * 0, {d}, whole({m}) % {n}, {y}) | along({x}, {d}, whole({m}) % {n}) | real({m}) * {x}
 above({x}, {y}) | above({x}, 0.2) | ~{b} | argmax({x}, {d}) | argsort({x}, {d}) | {k} * 2 + 1 | {i} + {j}
 {k} % 3 | {k} // 2 | cumsum({i}, 0) | whole({m}) | at({i}, 0, {j} % 2) | flip({i}, 0)
+noise({q}, {x}.shape) + {x} * 0.5 | where(above(noise({q}, {x}.shape), 0.5), {x}, 0.0)
+"""
+# of whole numbers, which narrow types hold
+EXACT = """
+-{x} | {x} * {y} | {x} + {y} | {x} - {y} | where({m}, {x}, {y}) | where({m}, {x}, 0.0) | total({x}) | sum({x}, {d})
+where(above({x}, 0.5), {x} * {y}, {y}) | cumsum({x}, {d}) | flip({x}, {d}) | swap({x}, 0, {d}) | roll({x}, 1, {d})
+reshape({x}, (-1,)) | reshape({x}, (-1, {n})) | part({x}, {d}, 1, {n}) | part({x}, {d}, 0, 1) | padded({x}, {d})
+at({x}, {d}, {i} % {n}) | at({x}, {d}, {k} % {n}) | cat({x}, {y}, {d}) | stack({x}, {y}, {d}) | {x} @ {w} | tril({t})
+{x} @ swap({x}, -1, -2) | pick({x}, {i} % {n}, {j} % 2) | pick({x}, {i} % {n}, 0) | conv({x}, {v}) | put({x}, 0, 2.0)
+put({x}, 0, {z}) | put({x}, {i} % {n}, -1.0) | put({x}, {k} % {n}, {z}) | smeared({x} * 2) | {x} * {z} | any({m}, {d})
+repeated({x}, 2) | real({k}) + {z} | one_hot({k} % 3, 3) | where({b}, {z}, 2.0) | stop_gradient({x}) * {x}
+scaled({x}, 3.0, "vjp") | scaled({x}, 2.0, "jvp") | where(above(cumsum({x}, {d}), {y} + 0.5), {x} * 2, {y})
+scattered({x} * 0, {d}, whole({m}) % {n}, {y}) | along({x}, {d}, whole({m}) % {n}) | real({m}) * {x}
+above({x}, {y} + 0.5) | above({x}, 0.5) | ~{b} | {k} * 2 + 1 | {i} + {j} | {k} % 3 | {k} // 2 | cumsum({i}, 0)
+whole({m}) | at({i}, 0, {j} % 2) | flip({i}, 0)
 """
 
 Specs = Any  # a structure of arrays, of which shapes and types count
@@ -78,13 +94,17 @@ def rendered(line: Line) -> str:
 @dataclass(frozen=True)
 class Around:
   """What stands around a line: how many functions, derivatives; whether one is taken in reverse, or forward; whether
-  what it is in is replayed."""
+  what it is in is replayed; on how many devices it is, whom collectives reach, and as what axis; whether
+  random numbers may be drawn, and whether it is within a `shard_map`."""
 
   depth: int = 0
   differences: int = 0
   reverse: bool = False
   forward: bool = False
   captured: bool = False
+  axis: tuple[str, int] | None = None
+  draws: bool = True
+  devices: bool = False
 
 
 def fits(test: str, x: np.ndarray) -> bool:
@@ -114,7 +134,8 @@ class Body:
     except REFUSED as e:
       raise Rejected(str(e)) from e
     for _, x in leaves(value):
-      if not (0 < np.size(x) <= ELEMENTS and np.all(np.isfinite(x)) and np.abs(np.asarray(x, float)).max() < LARGEST):
+      large = np.abs(np.asarray(x, float)).max(initial=0)
+      if not (self.maker.least <= np.size(x) <= ELEMENTS and np.all(np.isfinite(x)) and large < LARGEST):
         raise Rejected("large")
     name = self.maker.name("v")
     self.lines.append(Line(name, text, functions, value))
@@ -139,7 +160,9 @@ class Body:
       names["y"] = self.floats(lambda y: y.shape == x.shape)[0] if "y" in used else ""
       names["m"] = self.some(lambda y: y.shape == x.shape and y.dtype.kind == "b")[0] if "m" in used else ""
       names["w"] = self.floats(lambda y: y.ndim == 2 and y.shape[:1] == x.shape[-1:])[0] if "w" in used else ""
-      names["v"] = self.floats(lambda y: y.ndim == 1 and y.size <= x.shape[-1:][0])[0] if "v" in used and x.ndim else ""
+      names["v"] = (
+        self.floats(lambda y: y.ndim == 1 and 0 < y.size <= x.shape[-1:][0])[0] if "v" in used and x.ndim else ""
+      )
       d = 0 if "pick" in text or "put" in text else self.rng.randrange(max(x.ndim, 1))
       names |= {"d": d, "n": x.shape[d] if x.ndim else 1}
       if x.ndim and not re.search(r"\b(part|padded|at)\(", text) and self.rng.random() < 0.3:
@@ -149,6 +172,10 @@ class Body:
     for kind, test in (("z", "f0"), ("i", "i1"), ("j", "i1"), ("k", "i"), ("b", "b")):
       if f"{{{kind}}}" in text:
         names[kind] = self.some(partial(fits, test))[0]
+    if "{q}" in text:
+      if not self.around.draws:
+        raise Rejected("random numbers")
+      names["q"] = next(self.maker.names)
     if text.startswith("scaled") and "vjp" in text and self.around.forward:
       self.refused("custom_vjp forward")
     self.add(text.format(**names))
@@ -160,7 +187,10 @@ class Body:
       for _ in range(20):
         kept = self.maker.refusals.copy()
         try:
-          if self.rng.random() < chance:
+          if self.around.axis and self.rng.random() < 0.3:
+            name, n = self.around.axis
+            self.add(f"say({self.floats()[0]}, {self.rng.choice(list(COLLECTIVES))!r}, {name!r}, {n})")
+          elif self.rng.random() < chance:
             self.rng.choice(TRANSFORMS)(self)
           else:
             self.operation()
@@ -244,7 +274,10 @@ def like(want: Specs, b: Body, carry: str = "") -> str:
   if want.dtype.kind != "f":
     return f"({carry} + 1) % 5" if want.dtype.kind == "i" else f"~{carry}"
   name = b.late()
-  fitted = name if dict(b.values)[name].shape == want.shape else f"fit({name}, {want.shape})"
+  fit = "fit" if b.maker.dtype == "float64" else "filled"
+  fitted = name if dict(b.values)[name].shape == want.shape else f"{fit}({name}, {want.shape})"
+  if carry and fit == "filled":
+    return f"{fitted} - {carry}"
   return f"tanh({carry} * 0.6 + {fitted} * 0.5)" if carry else fitted
 
 
@@ -268,7 +301,7 @@ def mapped_call(b: Body) -> None:
     one = len({a for _, a in leaves(of)}) == 1 and b.rng.random() < 0.5
     texts.append(text)
     axes.append(leaves(of)[0][1] if one else of)
-    parameters.append(mapped(lambda x, a: x if a == -9 else np.take(x, 0, a), value, of))
+    parameters.append(mapped(lambda x, a: x if a == -9 else an_element(x, a), value, of))
   f = b.function(parameters, free)
   out: Any = b.rng.choice((0, 0, 0, -1))
   if f.result[0] in "({" and b.rng.random() < 0.4:
@@ -283,12 +316,14 @@ def scanned(b: Body) -> None:
   if b.rng.random() < 0.75:
     _, x = b.some(lambda x: x.ndim > 0 and x.shape[0] <= 5)
     xs, stacked = b.structure(b.rng.choice((1, 2)), lambda y: y.shape[:1] == x.shape[:1], "fffib")
-    each = mapped(lambda y: y[0], stacked)
+    each = mapped(an_element, stacked)
   else:
-    length = f", length={b.rng.randint(1, 4)}"
-  more = ", reverse=True" * (b.rng.random() < 0.4) + f", unroll={b.rng.randint(2, 3)}" * (b.rng.random() < 0.3)
+    length = f", length={b.rng.randint(b.maker.least, 4)}"
+  unrolled = b.rng.random() < 0.3  # then numbers are drawn by blocks
+  more = ", reverse=True" * (b.rng.random() < 0.4) + f", unroll={b.rng.randint(2, 3)}" * unrolled
   ys: Finish = lambda inner, p: inner.rng.choice(("None", p, free(inner, p), free(inner, p)))  # noqa: E731
-  f = b.function((first, each), lambda inner, p: f"({like(first, inner, p)}, {ys(inner, p)})")
+  around = replace(b.around, draws=b.around.draws and not unrolled)
+  f = b.function((first, each), lambda inner, p: f"({like(first, inner, p)}, {ys(inner, p)})", around)
   b.add(f"scan({f.name}, {init}, {xs}{length}{more})", f)
 
 
@@ -297,13 +332,13 @@ def looped(b: Body) -> None:
     b.refused("while_loop in reverse")
   text, value = b.structure(b.rng.choice((1, 1, 2)), lambda x: True, "fffi")
   start = b.some(lambda x: x.dtype.kind == "i" and x.ndim == 0)[0] if b.rng.random() < 0.5 else "full((), 0)"
-  leaf = leaves(value)[0]
+  leaf, alone = leaves(value)[0], replace(b.around, axis=None, draws=False)
   carry = (value, np.array(0))
   holds = b.rng.choice(("{}[1] < 3", f"({{}}[1] < 4) & above(total({{}}[0]{leaf[0]}), -0.4)"))
   condition = Function(b.maker.name("f"), ("c",), (), holds.replace("{}", "c"))
-  f = b.function((carry,), lambda inner, p: f"({like(value, inner, f'{p}[0]')}, {p}[1] + 1)")
+  f = b.function((carry,), lambda inner, p: f"({like(value, inner, f'{p}[0]')}, {p}[1] + 1)", alone)
   if b.maker.mode == "donated":
-    b.maker.refusals.add("while_loop between assignments")
+    b.maker.refusals |= {"while_loop between assignments", "while_loop in a graph"}
   if (b.around.captured or b.maker.mode in ("captured", "donated")) and re.search(r"scan|while_loop", str(f)):
     b.maker.refusals.add("loops in a captured while_loop")
   b.add(f"while_loop({condition.name}, {f.name}, ({text}, {start}))", condition, f)
@@ -313,7 +348,8 @@ def chosen(b: Body) -> None:
   text, value = b.structure(b.rng.choice((1, 2)), lambda x: True, "fffib")
   _, want = b.structure(b.rng.choice((1, 2)), lambda x: True)
   condition = b.rng.choice((f"above(total({b.floats()[0]}), 0.1)", f"any({b.some(lambda x: x.dtype.kind == 'b')[0]})"))
-  f, g = (b.function((value,), lambda inner, p: like(want, inner)) for _ in range(2))
+  alone = replace(b.around, axis=None, draws=False)
+  f, g = (b.function((value,), lambda inner, p: like(want, inner), alone) for _ in range(2))
   b.add(f"cond({condition}, {f.name}, {g.name}, {text})", f, g)
 
 
@@ -326,7 +362,7 @@ def kept(b: Body) -> None:
 def replayed(b: Body) -> None:
   """Captured in a call with other numbers, and replayed; called as it is where a transform, or a capture, is around."""
   given = [b.structure(b.rng.choice((1, 1, 2)), lambda x: True, "fffib") for _ in range(b.rng.randint(1, 2))]
-  f = b.function([x for _, x in given], free, replace(b.around, captured=True))
+  f = b.function([x for _, x in given], free, replace(b.around, captured=True, draws=False))
   b.add(f"replayed({f.name})({', '.join(t for t, _ in given)})", f)
 
 
@@ -336,6 +372,7 @@ def own_rule(b: Body) -> None:
     b.refused("custom_vjp forward")
   given = [b.structure(b.rng.choice((1, 1, 2)), apart=True) for _ in range(b.rng.randint(1, 2))]
   around = replace(b.around, reverse=b.around.reverse or way == "own_vjp", forward=b.around.forward or way == "own_jvp")
+  around = replace(around, draws=False, axis=None)
   f = b.function([x for _, x in given], floating, around, closed=True)
   b.add(f"{way}({f.name})({', '.join(t for t, _ in given)})", f)
 
@@ -345,21 +382,23 @@ def over_devices(b: Body) -> None:
   x_text, x = b.floats(lambda y: y.ndim > 0 and y.shape[0] % n == 0)
   others = [b.some(lambda x: x.dtype.kind in "fi") for _ in range(b.rng.randint(0, 2))]
   blocks, stages, functions = np.split(x, n), [], []
-  space = dict(b.space)
+  space, name = dict(b.space), f"d{b.around.depth}"
+  way = "vmap" if b.around.devices else b.rng.choice(("shard_map", "vmap"))
+  around = replace(b.around, axis=(name, n), devices=b.around.devices or way == "shard_map")
   try:
     for k in range(b.rng.randint(1, 3)):
       if k:
         stages.append(b.rng.choice(list(COLLECTIVES)))
         blocks = COLLECTIVES[stages[-1]](blocks)
-      f = b.function([blocks[0], *(x for _, x in others)], lambda inner, p: inner.floats(lambda y: y.ndim > 0)[0])
+      f = b.function(
+        [blocks[0], *(x for _, x in others)], lambda inner, p: inner.floats(lambda y: y.ndim > 0)[0], around
+      )
       exec(str(f), space)
-      blocks = [space[f.name](block, *(x for _, x in others)) for block in blocks]
+      blocks = Talk().of(space[f.name], blocks, [x for _, x in others])
       functions.append(f)
       stages.append(f.name)
   except REFUSED as e:
     raise Rejected(str(e)) from e
-  way = b.rng.choice(("shard_map", "vmap"))
-  name = f"d{b.around.depth}"
   said = [repr(s) if s in COLLECTIVES else s for s in stages]
   b.add(
     f"lanes({n}, {way!r}, {name!r}, ({', '.join(said)},))({', '.join([x_text, *(t for t, _ in others)])})", *functions
@@ -382,7 +421,11 @@ def differentiated(b: Body) -> None:
   ]
   values, texts = [x for _, x in given], ", ".join(t for t, _ in given)
   around = replace(
-    b.around, differences=differences, reverse=b.around.reverse or reverse, forward=b.around.forward or forward
+    b.around,
+    differences=differences,
+    reverse=b.around.reverse or reverse,
+    forward=b.around.forward or forward,
+    axis=None,
   )
   finish: Finish = number if what in ("grad", "value_and_grad", "aux", "hessian", "hvp") else floating
   if aux := what == "aux" or (what in ("vjp", "jvp") and b.rng.random() < 0.3):
@@ -392,12 +435,29 @@ def differentiated(b: Body) -> None:
   b.maker.differences = max(b.maker.differences, differences)
   by = [k for k, x in enumerate(values) if isinstance(x, (tuple, dict)) or x.dtype.kind == "f"]
   argnums = b.rng.choice([by[0], by[-1], tuple(by)])
-  directions = (
-    "(" + "".join(f"mapped(lambda x: {b.rng.choice(('cos(x)', 'x', 'x * 0 + 1'))}, {t}), " for t, _ in given) + ")"
-  )
+  ways = ("cos(x)", "x", "x * 0 + 1")[int(b.maker.dtype != "float64") :]
+  directions = "(" + "".join(f"mapped(lambda x: {b.rng.choice(ways)}, {t}), " for t, _ in given) + ")"
   if what == "aux":
     what = b.rng.choice(("grad", "value_and_grad"))
   b.add(called_text(what, f.name, texts, argnums, directions, ", has_aux=True" * aux), f)
+
+
+def differentiated_on_devices(b: Body) -> None:
+  """Each device takes the derivative, of what it computes with the others."""
+  n, name, what = b.maker.devices, f"d{b.around.depth}", b.rng.choice(("grad", "jvp"))
+  way = "vmap" if b.around.devices else b.rng.choice(("shard_map", "vmap"))
+  if b.around.differences > 1:
+    raise Rejected("too many differences")
+  text, x = b.floats(lambda y: y.ndim > 0 and y.shape[0] % n == 0 and y.size <= 6)
+  others = [b.some(lambda x: x.dtype.kind in "fi") for _ in range(b.rng.randint(0, 2))]
+  around = replace(
+    b.around, differences=b.around.differences + 1, axis=(name, n), devices=b.around.devices or way == "shard_map",
+    reverse=b.around.reverse or what == "grad", forward=b.around.forward or what == "jvp",
+  )  # fmt: skip
+  some: Finish = lambda inner, p: inner.floats(lambda y: y.ndim > 0)[0]  # noqa: E731
+  f = b.function([np.split(x, n)[0], *(x for _, x in others)], number if what == "grad" else some, around)
+  b.maker.differences = max(b.maker.differences, around.differences)
+  b.add(f"inside({n}, {way!r}, {name!r}, {what!r}, {f.name})({', '.join([text, *(t for t, _ in others)])})", f)
 
 
 def called_text(what: str, f: str, texts: str, argnums: Any, directions: str, aux: str) -> str:
@@ -416,6 +476,7 @@ def called_text(what: str, f: str, texts: str, argnums: Any, directions: str, au
 DERIVATIVES = "grad value_and_grad aux vjp jvp linearize jacfwd jacrev hessian hvp".split()
 TRANSFORMS: tuple[Callable[[Body], None], ...] = (
   mapped_call, mapped_call, scanned, scanned, looped, chosen, kept, own_rule, over_devices, replayed,
+  differentiated_on_devices,
   differentiated, differentiated, differentiated,
 )  # fmt: skip
 
@@ -428,24 +489,31 @@ class Program:
     self.seed, self.names, self.differences, self.refusals = seed, itertools.count(), 0, set[str]()
     self.mode = rng.choice(MODES)
     self.devices = 2 if self.mode == "cut" else rng.choice((2, 4))  # of every `shard_map`: values of others do not mix
-    self.operations = re.split(r" \| |\n", OPERATIONS.strip())
+    self.dtype = rng.choice(("float64",) * 4 + ("float32", "float16", "bfloat16"))
+    self.operations = re.split(r" \| |\n", (OPERATIONS if self.dtype == "float64" else EXACT).strip())
+    self.least = int(rng.random() < 0.7)  # elements that a value has, and steps
     made = np.random.default_rng(seed)
 
     def draw() -> np.ndarray:
-      return made.normal(size=tuple([rng.choice((1, 2, 3, 4, 4)) for _ in range(rng.choice((0, 1, 1, 2, 2)))]))
+      lengths = (1, 2, 3, 4, 4) if self.least else (0, 0, 1, 1, 2, 3)
+      return numbers(tuple([rng.choice(lengths) for _ in range(rng.choice((0, 1, 1, 2, 2)))]))
+
+    def numbers(shape: Any) -> np.ndarray:
+      return made.normal(size=shape) if self.dtype == "float64" else made.integers(-2, 3, shape).astype(float)
 
     self.sets = [[draw() for _ in range(rng.randint(2, 3))]]
     self.sets += [
-      [made.normal(size=x.shape) for x in self.sets[0]] for _ in range(3 if self.mode in ("captured", "donated") else 0)
+      [numbers(x.shape) for x in self.sets[0]] for _ in range(3 if self.mode in ("captured", "donated") else 0)
     ]
     n = rng.choice((2, 3, 4))
-    self.given: dict[str, np.ndarray] = {"w": made.normal(size=(rng.choice((2, 3, 4)), 4)), "u": made.normal(size=n)}
+    self.given: dict[str, np.ndarray] = {"w": numbers((rng.choice((2, 3, 4)), 4)), "u": numbers(n)}
     self.given |= {"i": made.integers(0, 4, n), "k": made.integers(0, 3, ()), "m": made.integers(0, 2, n) > 0}
     self.outside = list(self.given.items())
     self.space = {**PLAIN, **self.given}
-    Course.draft, Course.calls = True, 0
+    Course.draft, Course.calls, Course.drawn = True, 0, {}
     try:
-      self.main = self.drawn()
+      with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):  # means of nothing
+        self.main = self.drawn()
     finally:
       Course.draft = False
 
@@ -467,4 +535,4 @@ class Program:
 
   def __str__(self) -> str:
     shapes = {name: x.shape for name, x in (*self.given.items(), *zip(self.main.parameters, self.sets[0]))}
-    return f"# {self.mode}, of {shapes}\n{self.main}"
+    return f"# {self.mode}, {self.dtype} of {shapes}\n{self.main}"

@@ -516,3 +516,13 @@ def test_sums_of_few_words_of_bytes_stay_in_the_kernel_that_adds_them_up(monkeyp
   assert len(asts(product())) == count
   monkeypatch.setattr(dots, "FEW_WORDS", 0)
   assert len(asts(product())) == 2
+
+
+@pytest.mark.parametrize("place", ["CPU", ("CPU:0", "CPU:1")])
+def test_what_has_no_elements_takes_no_kernels(place):
+  """Nor does what it is computed from, of which a grid made a kernel that stores nothing."""
+  x = Tensor(np.ones((2, 3), np.float32)).to("CPU") if place == "CPU" else Tensor(np.ones((2, 3))).shard(place, 0)
+  x.realize()
+  some = [(x * 2 + 1)[:0], ((x * 3).cumsum(0) * 2)[:0], (x.sum(0) * x)[:, 3:], (x @ x.transpose())[2:]]
+  assert kernels(*(y.contiguous() for y in some)) == 0
+  assert kernels(x.sum(0)) > 0

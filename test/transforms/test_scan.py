@@ -689,3 +689,21 @@ def test_a_loop_that_is_unrolled_keeps_no_gradients_of_its_steps(circles_stay):
   np.testing.assert_allclose(before.numpy(), start * 3)
   np.testing.assert_allclose(each.numpy(), [start + 1, first])
   np.testing.assert_allclose(last.numpy(), first * xs[1])
+
+
+@pytest.mark.parametrize("axis", [0, None])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_loop_of_constants_is_assigned_to_what_is_cut(axis, which):
+  """It lives anywhere until it has run."""
+  out = scan(lambda c, _: (c * 0.5, c), Tensor.ones(2), length=2)[which]
+  x = Tensor(np.zeros(out.shape, np.float32)).shard(("CPU:0", "CPU:1"), axis).realize()
+  x.assign(out)
+  assert x.tolist() == [[0.25, 0.25], [[1, 1], [0.5, 0.5]]][which]
+
+
+def test_a_loop_of_constants_within_one_on_several_devices():
+  cut = Tensor(values(0, (4, 2))).shard(("CPU:0", "CPU:1"), 0).realize()
+  inner = lambda x: scan(lambda c, _: (c * 0.5, c), x + 1, length=2)  # noqa: E731
+  last, each = scan(lambda c, x: (c + inner(x)[0], inner(x)[1]), cut, Tensor.zeros(3))
+  np.testing.assert_allclose(last.numpy(), values(0, (4, 2)) + 0.75, rtol=1e-6)
+  assert each.tolist() == [[1, 0.5]] * 3

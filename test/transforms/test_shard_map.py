@@ -32,6 +32,7 @@ from tinygrad import (
   shard_map,
   vjp,
   vmap,
+  while_loop,
 )
 from tinygrad.debug.report import report
 from tinygrad.device import ShardError
@@ -421,3 +422,50 @@ def test_in_a_captured_step():
 def test_what_is_refused(call, error, says):
   with pytest.raises(error, match=says):
     call(Tensor.rand(6, 4))
+
+
+SAYS = {
+  "psum_scatter": (lambda x: psum_scatter(x, "d", tiled=True), lambda x: [x[:2] * 2, x[2:] * 2]),
+  "all_to_all": (lambda x: all_to_all(x, "d", 0, 0, tiled=True), lambda x: [np.tile(x[:2], 2), np.tile(x[2:], 2)]),
+  "ppermute": (lambda x: ppermute(x, "d", [(0, 1)]), lambda x: [x * 0, x]),
+  "all_gather": (lambda x: all_gather(x, "d", tiled=True), lambda x: [np.tile(x, 2)] * 2),
+}
+
+
+@pytest.mark.parametrize("way", ["vmap", "shard_map"])
+@pytest.mark.parametrize("name", SAYS)
+def test_a_loop_of_what_is_the_same_for_all_may_leave_what_differs(name, way):
+  """Its carry and elements come from outside, so that only what is said in its body tells the lanes apart."""
+  f, means = SAYS[name]
+  start, elements = rng.normal(size=()), rng.normal(size=(3, 4))
+  first, xs = Tensor(start).realize(), Tensor(elements).realize()
+
+  def step(c, x):
+    y = f(x)
+    return c + y.sum(), y * c
+
+  def run(z):
+    last, each = scan(step, first, xs)
+    return last + each + z * 0
+
+  if way == "vmap":
+    found = vmap(run, axis_name="d")
+  else:
+    mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+    found = shard_map(lambda z: run(z[0])[None], mesh, (P("d"),), P("d"))
+  want = []
+  for lane in range(2):
+    c, each = start, []
+    for x in elements:
+      y = means(x)[lane]
+      each.append(y * c)
+      c = c + y.sum()
+    want.append(c + np.stack(each))
+  np.testing.assert_allclose(found(Tensor(np.zeros(2))).numpy(), want)
+
+
+def test_a_while_loop_of_what_is_the_same_for_all_may_leave_what_differs():
+  turned = lambda c: (c[0] + 1, ppermute(c[1], "d", [(0, 1), (1, 0)]) * 2 + axis_index("d"))  # noqa: E731
+  f = lambda x: while_loop(lambda c: c[0] < 2, turned, (Tensor(0), Tensor([1.0, 2.0])))[1] + x * 0  # noqa: E731
+  # 1, 2 -> on the first 2, 4, on the second 3, 5 -> 6, 10 and 5, 9
+  assert vmap(f, axis_name="d")(Tensor([0.0, 0.0])).tolist() == [[6, 10], [5, 9]]

@@ -35,9 +35,16 @@ COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 
+def no_elements(u: UOp) -> UOp | None:
+  """A value that has none -> a constant, for which nothing is to be computed."""
+  return UOp.const(u.dtype, 0).broadcast_to(u.shape) if 0 in u.max_shape else None
+
+
 def written_apart(u: UOp) -> UOp | None:
   """An ASSIGN to views -> to nodes of its own for these: what is read may get a buffer, for a copy to other devices as
   an example; what is written is the memory itself."""
+  if (x := no_elements(u.src[1])) is not None and x is not u.src[1]:
+    return u.replace(src=(u.src[0], x))
   views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, u.src[0].down())]
   if not views or is_fence(views[-1].src[0]):
     return None
@@ -47,16 +54,20 @@ def written_apart(u: UOp) -> UOp | None:
   return u.replace(src=(target, u.src[1]))
 
 
-# what one kernel does badly
+def first_of(*rules: Rule) -> Rule:
+  return lambda u: next((v for rule in rules if (v := rule(u)) is not None), None)
+
+
+# what one kernel does badly, or none need do
 SUMS: tuple[Rule, ...] = (without_overlap, as_windows, products_apart, squares_in_parts, in_parts)
-STEPS: dict[Ops, Rule] = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+STEPS: dict[Ops, Rule] = {Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+STEPS |= {Ops.REDUCE: first_of(*SUMS), Ops.COLLECTIVE: first_of(no_elements, in_sum_steps)}
 
 
 def steps_for(target: Target) -> dict[Ops, Rule]:
   """What does in several steps what one kernel of the target does badly."""
   kinds = {core.operand for core in target.cores} - ({dtypes.float32} if not ALLOW_TF32 else set())
-  sums: tuple[Rule, ...] = (*SUMS, functools.partial(innermost_for_cores, kinds=kinds)) if kinds else SUMS
-  return STEPS | {Ops.REDUCE: lambda u: next((v for by in sums if (v := by(u)) is not None), None)}
+  return STEPS | {Ops.REDUCE: first_of(*SUMS, functools.partial(innermost_for_cores, kinds=kinds))} if kinds else STEPS
 
 
 def as_is(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:

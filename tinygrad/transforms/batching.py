@@ -199,7 +199,7 @@ class Batching:
     if u.op is Ops.DETACH and u.arg is not None:
       return self.own_gradient(u, u.arg)
     lifting = u.src[:1] if u.op is Ops.AFTER else u.src
-    if not any(s in self.varies for s in lifting):
+    if not any(s in self.varies for s in lifting) and not (u.op is Ops.CUSTOM and self.speak_in(u.arg[1])):
       return on_sources(u, src)
     self.varies.add(u)
     lead = self.lead(u.src)
@@ -216,6 +216,11 @@ class Batching:
         return src[0].gather(src[1])
     arg = ARGS[u.op](u.arg, self.k, lead) if u.op in ARGS else u.arg
     return UOp.build(u.op, u.dtype, tuple([self.lifted(s, lead) for s in u.src]), arg)
+
+  def speak_in(self, op: CustomOp) -> bool:
+    """Whether it is a loop in which these lanes say something to each other, and so may differ afterwards."""
+    inner = [u.arg[1] for u in UOp.sink(*op.body).toposort() if u.op is Ops.CUSTOM]
+    return any(self.speak_in(x) or (isinstance(x, LanesOp) and x.lanes is self.lanes) for x in inner)
 
   # ---- what says where a value is
 

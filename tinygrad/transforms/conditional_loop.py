@@ -58,6 +58,10 @@ class WhileOp(CustomOp):
     device = self.loop.body.holes[self.out].device
     return device.reduced if isinstance(device, Sharding) else device
 
+  @property
+  def body(self) -> Nodes:  # type: ignore[override]
+    return (*self.loop.body.after, self.loop.test)
+
   def factors(self, u: UOp) -> Factors:
     return Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ())
 

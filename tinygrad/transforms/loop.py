@@ -83,6 +83,10 @@ class ScanOp(JointOp):
     out = self.out
     return self.loop.holes[out].device if isinstance(out, int) else stacked_placement(out.device)
 
+  @property
+  def body(self) -> Nodes:  # type: ignore[override]
+    return self.loop.after if isinstance(self.out, int) else (*self.loop.after, self.out)
+
   def graph(self, src: Sequence[UOp], shape: tuple[Any, ...] | None = None) -> UOp:
     placed = []
     for i, x in enumerate(src):

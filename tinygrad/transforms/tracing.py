@@ -164,6 +164,8 @@ def with_replaced(root: UOp, memo: dict[UOp, UOp]) -> UOp:
 def anew(u: UOp, src: tuple[UOp, ...]) -> UOp:
   """`u` on other sources, which hooks bring to where it runs if they are placed in another way than its own; or if they
   are found by a lookup, for then it matters by which one."""
+  if u.op is Ops.ASSIGN and src[1].device != u.src[1].device:
+    return src[0].assign(src[1])
   if src == u.src or u.op in EFFECTS or u.op is Ops.SINK:
     return on_sources(u, src)
   if all(s is t or (s.device == t.device and not is_disjoint(t.device)) for s, t in zip(u.src, src)):

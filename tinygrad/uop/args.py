@@ -57,6 +57,7 @@ class CustomOp:
 
   __slots__ = ()
   placed: Placement | None = None  # where its result is, wherever its operands are; None: as its factors say
+  body: tuple[UOp, ...] = ()  # what it computes over stand-ins of its own, if it is a loop
 
   def shape(self, u: UOp) -> tuple[Any, ...]:
     return self.trace(holes_like(u.src), None).shape
