@@ -17,7 +17,7 @@ from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfe
 from tinygrad.schedule.lower import lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order, State, versions
 from tinygrad.schedule.slots import Slots
-from tinygrad.schedule.split import in_parts, in_sum_steps, scatter_in_parts, squares_in_parts
+from tinygrad.schedule.split import in_parts, in_sum_steps, joined_in_groups, scatter_in_parts, squares_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
@@ -46,6 +46,7 @@ def written_apart(u: UOp) -> UOp | None:
 # what one kernel does badly
 SUMS = as_windows, products_apart, squares_in_parts, in_parts
 STEPS = {Ops.COLLECTIVE: in_sum_steps, Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+STEPS[Ops.CAT] = joined_in_groups
 STEPS[Ops.REDUCE] = lambda u: next((v for by in SUMS if (v := by(u)) is not None), None)
 
 

@@ -1,5 +1,6 @@
 """What one kernel does badly, in several steps: long reductions to few results, so that threads and work groups have
-something to share out, and sums over devices that are large, or that not all devices can read (device/sums.py)."""
+something to share out, what is joined of many parts, and sums over devices that are large, or that not all devices can
+read (device/sums.py)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,6 +18,7 @@ LONG = 1 << 16  # of a row: a kernel that reads a shorter one again has it still
 ROWS = 32  # at least: fewer leave most of a device idle
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
+JOINED = 16  # sources of a CAT: each element is looked for in all of them, and compilers take long over many
 COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 
@@ -112,6 +114,15 @@ def scatter_in_parts(u: UOp) -> UOp | None:
   shape = (*head, parts, (k + filled) // parts)
   part = UOp.new(Ops.SCATTER, u.dtype, (index.reshape(shape), x.reshape((*shape, *rest))), (op, n, batch + 1))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (batch,))).reshape(u.shape)
+
+
+def joined_in_groups(u: UOp) -> UOp | None:
+  """cat(many) -> cat(cat(a few) in memory, …)."""
+  if len(u.src) <= JOINED:
+    return None
+  size = ceildiv(len(u.src), ceildiv(len(u.src), JOINED))
+  groups = (u.replace(src=u.src[i : i + size]) for i in range(0, len(u.src), size))
+  return u.replace(src=tuple(UOp.new(Ops.CONTIGUOUS, u.dtype, (group,)) for group in groups))
 
 
 def in_sum_steps(u: UOp) -> UOp | None:
