@@ -122,5 +122,9 @@ def test_what_is_joined_of_many_parts_is_joined_in_groups(axis, monkeypatch):
   assert (got.numpy() == np.concatenate(values, axis)).all()
   assert (got.shard(("CPU:0", "CPU:1"), 1 - axis).numpy() == np.concatenate(values, axis)).all()
   assert len(kernels(parts[0].cat(*parts[1:JOINED], dim=axis))) == 1  # a few
+  grown = parts[0]
+  for x in parts[1:]:
+    grown = grown.cat(x, dim=axis)
+  assert len(kernels(grown)) == 5 and max(len(u.src) for u in grown.uop.toposort()) == 2
   monkeypatch.delitem(schedule.STEPS, Ops.CAT)
-  assert len(kernels(joined)) == 1
+  assert len(kernels(joined)) == len(kernels(grown)) == 1

@@ -117,12 +117,17 @@ def scatter_in_parts(u: UOp) -> UOp | None:
 
 
 def joined_in_groups(u: UOp) -> UOp | None:
-  """cat(many) -> cat(cat(a few) in memory, …)."""
-  if len(u.src) <= JOINED:
+  """cat(many) -> cat(cat(a few) in memory, …). What a source is joined of counts, too."""
+  if sources_joined(u) <= JOINED:
     return None
   size = ceildiv(len(u.src), ceildiv(len(u.src), JOINED))
-  groups = (u.replace(src=u.src[i : i + size]) for i in range(0, len(u.src), size))
-  return u.replace(src=tuple(UOp.new(Ops.CONTIGUOUS, u.dtype, (group,)) for group in groups))
+  groups = u.src if size == len(u.src) else [u.replace(src=u.src[i : i + size]) for i in range(0, len(u.src), size)]
+  return u.replace(src=tuple(UOp.new(Ops.CONTIGUOUS, x.dtype, (x,)) if x.op is Ops.CAT else x for x in groups))
+
+
+def sources_joined(u: UOp) -> int:
+  """Below a CAT that has not been looked at; others are of no more than JOINED."""
+  return sum(map(sources_joined, u.src)) if u.op is Ops.CAT else 1
 
 
 def in_sum_steps(u: UOp) -> UOp | None:
