@@ -158,6 +158,10 @@ def test_lstm_cell():
   close(new_c, want)
   close(new_h, sigmoid(o) * np.tanh(want))
   assert cell(Tensor(x))[0].shape == (2, 4)
+  of_3, of_4 = r"LSTMCell: this one takes 3 features.*x\n(.|\n)*\(batch, 3\)", r"takes 4 features, which .* of c\n"
+  for rule, args in ((of_3, (Tensor(h),)), (of_3, (Tensor(x[0]),)), (of_4, (Tensor(x), (Tensor(h), Tensor(x))))):
+    with pytest.raises(ValueError, match=rule):
+      cell(*args)
 
 
 def test_dropout():
@@ -359,6 +363,16 @@ def test_binary_crossentropy():
     Tensor(x).binary_crossentropy_logits(Tensor(y), "none", Tensor(3.0)), -(3 * y * np.log(p) + (1 - y) * np.log(1 - p))
   )
   assert Tensor([1e4]).binary_crossentropy_logits(Tensor([0.0])).item() == 1e4
+  close(Tensor(p).binary_crossentropy(Tensor(1.0)), -np.log(p).mean())  # one target for all
+
+
+@pytest.mark.parametrize("shape", [(6, 1), (4,), (2, 6)])
+@pytest.mark.parametrize("name", ["binary_crossentropy", "binary_crossentropy_logits"])
+def test_targets_of_another_shape_are_no_targets(name, shape):
+  """Six values and targets (6, 1) had the loss of 36 pairs."""
+  rule = rf"^{name}: the targets must have the shape of x(.|\n)*fix: give both one shape, e.g. x.squeeze\(-1\)"
+  with pytest.raises(ValueError, match=rule):
+    getattr(Tensor([0.5] * 6), name)(Tensor.ones(*shape))
 
 
 def test_losses_refuse_what_does_not_fit():

@@ -5,7 +5,7 @@ import pytest
 
 from tinygrad import Device, Tensor
 from tinygrad.helpers import Context
-from tinygrad.numerics.parts import LARGE, LONG, PARTS, squares_in_parts
+from tinygrad.numerics.parts import JOINED, LARGE, LONG, PARTS, squares_in_parts
 from tinygrad.schedule import schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -108,3 +108,23 @@ def test_threads_change_no_bit_and_sums_are_as_accurate_as_numpys():
   assert len(set(got)) == 1
   want = np.exp(x.astype(np.float64)).sum()
   assert abs(got[0] - want) <= 2 * max(abs(float(np.exp(x).sum()) - want), want * 1e-7)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_joined_of_many_parts_is_joined_in_groups(axis, monkeypatch):
+  """No kernel chooses among many sources: one did among 65, for which the compiler took a minute where the parts lay
+  side by side."""
+  parts = [buffer(2, 3) for _ in range(65)]
+  joined = parts[0].cat(*parts[1:], dim=axis)
+  assert [loops for loops, _ in kernels(joined)] == [([26, 3], [2, 39])[axis]] * 5 + [([130, 3], [2, 195])[axis]]
+  values = [RNG.normal(size=(2, 3)) for _ in range(300)]  # groups of groups
+  got = Tensor(values[0]).cat(*map(Tensor, values[1:]), dim=axis)
+  assert (got.numpy() == np.concatenate(values, axis)).all()
+  assert (got.shard(("CPU:0", "CPU:1"), 1 - axis).numpy() == np.concatenate(values, axis)).all()
+  assert len(kernels(parts[0].cat(*parts[1:JOINED], dim=axis))) == 1  # a few
+  grown = parts[0]
+  for x in parts[1:]:
+    grown = grown.cat(x, dim=axis)
+  assert len(kernels(grown)) == 5 and max(len(u.src) for u in grown.uop.toposort()) == 2
+  monkeypatch.delitem(schedule.STEPS, Ops.CAT)
+  assert len(kernels(joined)) == len(kernels(grown)) == 1

@@ -135,4 +135,7 @@ def test_a_number_of_numpys_beside_a_tensor_gives_a_tensor_on_either_side():
   assert (np.float64(3.0) * x).sum().gradient(x)[0].tolist() == [3.0, 3.0]
   with pytest.raises(TypeError, match=r"mul: cannot use ndarray as an operand\n  fix: wrap it, e.g. Tensor\(x\)"):
     _ = np.ones(2) * x  # as x * np.ones(2) is
+  for factor in (np.ones(2), 2.0, [1.0, 2.0]):  # numpy's product had no gradient
+    with pytest.raises(TypeError, match=r"dot: needs a tensor, got (ndarray|float|list)\n  fix: Tensor\(w\)"):
+      _ = factor @ x
   assert isinstance(np.sin(x), np.ndarray) and np.add(np.ones(2), x).tolist() == [2.0, 5.0]  # asked for by name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensor_oracle import close, normal
 
-from tinygrad import Sharding, Tensor
+from tinygrad import Sharding, Tensor, jvp
 from tinygrad.transforms.gradient import compute_gradient
 
 D2 = ("CPU:0", "CPU:1")
@@ -487,3 +487,28 @@ def test_a_copy_that_a_write_has_computed_does_not_keep_the_gradient_of_its_sour
   leaf = x.clone().realize()  # by the user's word
   (leaf * leaf).sum().backward()
   assert leaf.grad.tolist() == [18.0, 8.0] and x.grad is None
+
+
+SECOND = {  # at 0, by hand
+  "x exp(x)": (lambda x: x * x.exp(), 2.0),
+  "x / (1 + x)": (lambda x: x / (1 + x), -2.0),
+  "x log(1 + x)": (lambda x: x * (1 + x).log(), 2.0),
+  "x sqrt(1 + x)": (lambda x: x * (1 + x).sqrt(), 1.0),
+  "x pow(1 + x, 3/2)": (lambda x: x * (1 + x).pow(1.5), 3.0),
+  "silu": (lambda x: x.silu(), 0.5),
+  "softplus": (lambda x: x.softplus(), 0.25),
+  "logsigmoid": (lambda x: x.logsigmoid(), -0.25),
+  "logaddexp": (lambda x: x.logaddexp(3 * x), 1.0),
+  "asinh": (lambda x: x.asinh(), 0.0),
+  "cross entropy": (lambda x: x.binary_crossentropy_logits(x * 0 + 0.3, "none"), 0.25),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_at_0(name):
+  """A derivative that is 0 there was no longer one of anything: that of x * exp(x) had half its own."""
+  f, want = SECOND[name]
+  x = Tensor([0.0, 0.0], dtype="float64")
+  g = lambda v: f(v).sum().gradient(v)[0]  # noqa: E731
+  assert g(x).sum().gradient(x)[0].numpy() == pytest.approx([want, want], abs=1e-12)
+  assert jvp(lambda v: jvp(f, (v,), (x + 1,))[1], (x,), (x + 1,))[1].numpy() == pytest.approx([want, want], abs=1e-12)

@@ -103,3 +103,14 @@ def test_a_derivative_is_a_tensor():
   f.defvjp(lambda v: (v.sin(), None), lambda kept, g: (1.0,))
   with pytest.raises(TypeError, match=r"custom_vjp: bwd gives 1.0 as a derivative\n  fix: a Tensor like"):
     grad(lambda a: f(a).sum())(X)
+
+
+def test_a_derivative_has_the_shape_of_its_argument():
+  """The error was that of a function with `grad_fxn`, and counted residuals among the arguments."""
+  f = custom_vjp(lambda v, b: v * b)
+  f.defvjp(lambda v, b: (v * b, (v, b)), lambda kept, g: (g * kept[1], g * kept[0]))
+  rule = r"custom_vjp: bwd gives float32\[2, 2\].* as the derivative by float32\[2\].*\n  fix: give it the argument's"
+  with pytest.raises(ValueError, match=rule):
+    grad(lambda b: f(X, b).sum())(X[0])
+  f.defvjp(lambda v, b: (v * b, (v, b)), lambda kept, g: (g * kept[1], (g * kept[0]).sum(0)))
+  assert grad(lambda b: f(X, b).sum())(X[0]).tolist() == X.sum(0).tolist()

@@ -31,6 +31,11 @@ def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype
   return (x.cast(acc).broadcast_to(shape) * w.cast(acc).broadcast_to(shape)).r(Ops.ADD, axes).cast(out)
 
 
+def check_factor(w: Any) -> None:
+  if not isinstance(w, Base):
+    raise TypeError(f"dot: needs a tensor, got {type(w).__name__}\n  fix: Tensor(w), or * for a number")
+
+
 SWEEPS = 10  # of Jacobi rotations; convergence is quadratic
 
 
@@ -53,8 +58,7 @@ class Linalg(Random):
       >>> (Tensor.ones(5, 2, 3) @ Tensor.ones(3, 4)).shape
       (5, 2, 4)
     """
-    if not isinstance(w, Base):
-      raise TypeError(f"dot: needs a tensor, got {type(w).__name__}\n  fix: Tensor(w), or * for a number")
+    check_factor(w)
     x, y = self.uop, w.uop
     if not x.shape or not y.shape:
       mismatch("dot", "both operands need at least one dim", (x, y), "use * for scalars")
@@ -76,7 +80,7 @@ class Linalg(Random):
     return self._new(u.reshape((*lead, *m, *n)))
 
   def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
-    """`dot`.
+    """`dot`. TypeError if `x` is no tensor, on either side: NumPy's product of an array would have no gradient.
     Shape: `(.., m, k), (.., k, n) -> (.., m, n) or (k), (.., k, n) -> (.., n) or (.., m, k), (k) -> (.., m) or (k), (k)
     -> ()`.
 
@@ -84,8 +88,9 @@ class Linalg(Random):
       >>> Tensor.ones(2, 3).matmul(Tensor.ones(3, 4)).shape
       (2, 4)
     """
-    a, b = (x, self) if reverse else (self, x)
-    return a.dot(b, dtype)
+    check_factor(x)
+    a: Self = x if reverse else self
+    return a.dot(self if reverse else x, dtype)
 
   __matmul__, __rmatmul__, __imatmul__ = operators(matmul)
 

@@ -145,15 +145,18 @@ class Math(Elementwise):
       [6.930000e-01 1.000693e+03]
     """
     a, b = self._both(other, "logaddexp")
-    greater = a.maximum(b)
-    size = a.eq(b).where(0.0, a.sub(b).abs())  # inf - inf is nan
-    return greater.add(size.neg().exp()._log1p())
+    below = a.lt(b)  # one side where they are equal, as derivatives of derivatives need it
+    greater, less = below.where(b, a), below.where(a, b)
+    size = greater.eq(less).bitwise_and(greater.isinf()).where(0.0, less.sub(greater))  # inf - inf is nan
+    return greater.add(size.exp()._log1p())
 
   def _log1p(self) -> Self:
     """log(1 + x), exact where u = 1 + x rounded is not: log u + (x - (u - 1))/u."""
     u = self.add(1)
     lost = self.sub(u.sub(1))
-    return u.eq(1).where(self, u.log().add(lost.abs().gt(0).where(lost.div(u), 0.0).detach()))
+    near = u.eq(1).where(self, 0.0)
+    small = near.mul(near.mul(near.mul(1 / 3).sub(0.5)).add(1))  # which is x, and has the derivatives
+    return u.eq(1).where(small, u.log().add(lost.abs().gt(0).where(lost.div(u), 0.0).detach()))
 
   def _expm1(self) -> Self:
     """exp(x) - 1, exact where that cancels: u - 1 + u*(x - log u), u = exp(x) rounded."""

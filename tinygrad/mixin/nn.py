@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from tinygrad.device import HOST_DEVICE
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
-from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, python_number, sint, told_of
+from tinygrad.mixin.base import DTypeArg, broadcast_shape, check_choice, mismatch, python_number, sint, told_of
 from tinygrad.mixin.linalg import Linalg, contract
 from tinygrad.mixin.math import in_float32
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -472,17 +472,20 @@ class NN(Linalg):
       >>> print(Tensor([0.9, 0.2]).binary_crossentropy(Tensor([1.0, 0.0])).numpy().round(3))
       0.164
     """
+    self._check_targets("binary_crossentropy", Y)
     negative = Y.eq(1).where(0.0, Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log()))
     return Y.eq(0).where(0.0, Y.mul(self.log())).add(negative).neg()._do_reduction(reduction)
 
   def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
-    """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part.
+    """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part. ValueError
+    unless Y broadcasts to x's shape.
     Shape: `(..), (..), (..) -> ()`; (..) with reduction="none".
 
     Examples:
       >>> print(Tensor([2.0, -1.0]).binary_crossentropy_logits(Tensor([1.0, 0.0])).numpy().round(3))
       0.22
     """
+    self._check_targets("binary_crossentropy_logits", Y)
     positive = Y if pos_weight is None else Y.mul(pos_weight)
     loss = positive.mul(self.logsigmoid()).add(Y.sub(1, reverse=True).mul(self.neg().logsigmoid())).neg()
     return loss._do_reduction(reduction)
@@ -564,6 +567,12 @@ class NN(Linalg):
       )
     loss = picked.neg()
     return loss.mul(1 - label_smoothing).sub(self.mean(dim).mul(label_smoothing)) if label_smoothing else loss
+
+  def _check_targets(self, name: str, Y: Self) -> None:
+    """ValueError for targets (n,) of values (n, 1) and the like, which made a loss of each beside each."""
+    if broadcast_shape(self.shape, Y.shape) != self.shape:
+      fix = "give both one shape, e.g. x.squeeze(-1) or Y.unsqueeze(-1)"
+      mismatch(name, "the targets must have the shape of x, or repeat along its dims", (self.uop, Y.uop), fix)
 
   def _check_labels(self, name: str, Y: Self, dim: int, ignored: int | None) -> None:
     """IndexError for a label that is no class, where labels are known: as yet a list or an array."""

@@ -4,7 +4,7 @@ PyTorch."""
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
@@ -54,6 +54,12 @@ def _kernel_shape(name: str, whole: int, cut: int, groups: int, kernel: tuple[in
   return whole, cut // groups, *kernel
 
 
+def _check_features(name: str, rows: str, n: Any, x: Tensor, what: str = "x") -> None:
+  if x.ndim == 0 or x.shape[-1] != n or (rows != ".." and x.ndim != 2):
+    rule = f"this one takes {n} features, which are the last dim of {what}"
+    mismatch(name, rule, [x.uop], f"{what} of shape ({rows}, {n}), or nn.{name} of {what}'s features")
+
+
 class Linear:
   """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in).
   Shape: `(.., in_features) -> (.., out_features)`.
@@ -68,9 +74,7 @@ class Linear:
     self.weight, self.bias = _uniform((out_features, in_features), in_features, out_features, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
-    if not x.ndim or x.shape[-1] != (n := self.weight.shape[1]):
-      rule = f"this one takes {n} features, which are the last dim of x"
-      mismatch("Linear", rule, [x.uop], f"x of shape (.., {n}), or nn.Linear of x's features")
+    _check_features("Linear", "..", self.weight.shape[1], x)
     return x.linear(self.weight.transpose(), self.bias)
 
 
@@ -381,7 +385,10 @@ class LSTMCell:
     self.bias_ih, self.bias_hh = (Tensor.zeros(gates) if bias else None for _ in range(2))
 
   def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    _check_features("LSTMCell", "batch", self.weight_ih.shape[1], x)
     h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], self.weight_hh.shape[1], dtype=x.dtype),) * 2
+    for kept, what in ((h, "h"), (c, "c")):
+      _check_features("LSTMCell", "batch", self.weight_hh.shape[1], kept, what)
     gates = x.linear(self.weight_ih.T, self.bias_ih) + h.linear(self.weight_hh.T, self.bias_hh)
     i, f, g, o = gates.chunk(4, dim=1)
     new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()

@@ -1,5 +1,5 @@
-"""Long reductions to few results, and scatters of many updates, in several steps, so that threads and work groups have
-something to share out."""
+"""What one kernel does badly, in several steps: long reductions to few results, and scatters of many updates, so that
+threads and work groups have something to share out, and what is joined of many parts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,6 +14,7 @@ LONG = 1 << 16  # of a row: a kernel that reads a shorter one again has it still
 ROWS = 32  # at least: fewer leave most of a device idle
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
+JOINED = 16  # sources of a CAT: each element is looked for in all of them, and compilers take long over many
 COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 
 
@@ -108,3 +109,17 @@ def scatter_in_parts(u: UOp) -> UOp | None:
   shape = (*head, parts, (k + filled) // parts)
   part = UOp.new(Ops.SCATTER, u.dtype, (index.reshape(shape), x.reshape((*shape, *rest))), (op, n, batch + 1))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (batch,))).reshape(u.shape)
+
+
+def joined_in_groups(u: UOp) -> UOp | None:
+  """cat(many) -> cat(cat(a few) in memory, …). What a source is joined of counts, too."""
+  if sources_joined(u) <= JOINED:
+    return None
+  size = ceildiv(len(u.src), ceildiv(len(u.src), JOINED))
+  groups = u.src if size == len(u.src) else [u.replace(src=u.src[i : i + size]) for i in range(0, len(u.src), size)]
+  return u.replace(src=tuple(UOp.new(Ops.CONTIGUOUS, x.dtype, (x,)) if x.op is Ops.CAT else x for x in groups))
+
+
+def sources_joined(u: UOp) -> int:
+  """Below a CAT that has not been looked at; others are of no more than JOINED."""
+  return sum(map(sources_joined, u.src)) if u.op is Ops.CAT else 1

@@ -66,8 +66,9 @@ def _times(g: UOp, product: UOp) -> UOp:
   """`product`, of g and a derivative that may be infinite where the value is not: 0 where g is 0, never 0 * inf.
 
   So what a WHERE does not choose adds nothing (the logarithm of 0 beside it), and 1/(1 + exp(-x)) is flat far below 0.
+  Elsewhere it stays a product where g is 0, for it has a derivative by g: the second one of x * exp(x) at 0.
   """
-  return g.eq(0).where(0.0, product)
+  return (g.eq(0) & product.ne(product)).where(0.0, product)
 
 
 # ---------------------------------------------------------------- unary

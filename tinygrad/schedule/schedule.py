@@ -9,7 +9,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ALLOW_TF32, KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.layouts import innermost_for_cores
-from tinygrad.numerics.parts import in_parts, scatter_in_parts, squares_in_parts
+from tinygrad.numerics.parts import in_parts, joined_in_groups, scatter_in_parts, squares_in_parts
 from tinygrad.numerics.products import products_apart
 from tinygrad.numerics.windows import as_windows, without_overlap
 from tinygrad.schedule import fuse
@@ -60,7 +60,7 @@ def first_of(*rules: Rule) -> Rule:
 
 # what one kernel does badly, or none need do
 SUMS: tuple[Rule, ...] = (without_overlap, as_windows, products_apart, squares_in_parts, in_parts)
-STEPS: dict[Ops, Rule] = {Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart}
+STEPS: dict[Ops, Rule] = {Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart, Ops.CAT: joined_in_groups}
 STEPS |= {Ops.REDUCE: first_of(*SUMS), Ops.COLLECTIVE: first_of(no_elements, in_sum_steps)}
 
 

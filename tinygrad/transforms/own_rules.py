@@ -120,13 +120,17 @@ def check_forward(out: Any, result: Any) -> None:
 
 
 def as_leaves(x: Any, g: Any) -> list[Any]:
-  """The derivative by an argument as a list, one for each Tensor there. Raises: TypeError for what is no Tensor."""
+  """The derivative by an argument as a list, one for each Tensor there. Raises: TypeError for what is no Tensor,
+  ValueError for one of another shape."""
   found: list[Any] = []
 
   def leaf(t: Any, part: Any) -> None:
     if part is not None and not is_tensor(part):
       fix = f"a Tensor like {describe(t.uop)}, or None for zeros"
       raise TypeError(f"custom_vjp: bwd gives {part!r} as a derivative\n  fix: {fix}")
+    if part is not None and part.shape != t.shape:
+      problem = f"bwd gives {describe(part.uop)} as the derivative by {describe(t.uop)}"
+      raise ValueError(f"custom_vjp: {problem}\n  fix: give it the argument's shape; sum over what was broadcast")
     found.append(part)
 
   if g is None:
