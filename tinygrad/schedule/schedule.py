@@ -60,14 +60,19 @@ def first_of(*rules: Rule) -> Rule:
 
 # what one kernel does badly, or none need do
 SUMS: tuple[Rule, ...] = (without_overlap, as_windows, products_apart, squares_in_parts, in_parts)
-STEPS: dict[Ops, Rule] = {Ops.SCATTER: scatter_in_parts, Ops.ASSIGN: written_apart, Ops.CAT: joined_in_groups}
-STEPS |= {Ops.REDUCE: first_of(*SUMS), Ops.COLLECTIVE: first_of(no_elements, in_sum_steps)}
+STEPS: dict[Ops, Rule] = {
+  Ops.SCATTER: scatter_in_parts,
+  Ops.ASSIGN: written_apart,
+  Ops.CAT: joined_in_groups,
+  Ops.COLLECTIVE: first_of(no_elements, in_sum_steps),
+}
 
 
 def steps_for(target: Target) -> dict[Ops, Rule]:
   """What does in several steps what one kernel of the target does badly."""
   kinds = {core.operand for core in target.cores} - ({dtypes.float32} if not ALLOW_TF32 else set())
-  return STEPS | {Ops.REDUCE: first_of(*SUMS, functools.partial(innermost_for_cores, kinds=kinds))} if kinds else STEPS
+  on_cores = [functools.partial(innermost_for_cores, kinds=kinds)] if kinds else []
+  return STEPS | {Ops.REDUCE: first_of(*SUMS, *on_cores)}
 
 
 def as_is(items: Sequence[ScheduleItem], temps: Mapping[int, Temp], buffers: Sequence[UOp]) -> Planned:
