@@ -149,7 +149,7 @@ def test_few_rows_times_a_matrix(rows, turned, monkeypatch):
   np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(5, 16), (3, 21), (2, 49), (7, 63)])
+@pytest.mark.parametrize("shape", [(5, 8), (5, 16), (3, 21), (2, 49), (7, 63)])
 def test_short_rows_are_shared_among_lanes(shape):
   (x,) = given = arrays(shape)
   got, _ = on_grid(lambda x: x.sum(1), given, PARTED)

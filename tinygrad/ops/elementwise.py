@@ -71,6 +71,22 @@ def _times(g: UOp, product: UOp) -> UOp:
   return (g.eq(0) & product.ne(product)).where(0.0, product)
 
 
+def is_shifted(x: UOp) -> bool:
+  """Whether a row's largest element has been taken off it, as softmax does (0 where that is -inf): exp(x) is finite."""
+  if x.op is not Ops.SUB or x.src[1].op is not Ops.EXPAND:
+    return False
+  top = x.src[1].src[0]
+  if top.op is Ops.WHERE and top.src[0].op is Ops.CMPEQ:
+    (largest, least), (_, _, other) = top.src[0].src, top.src
+    top = other if largest is other and least.base.op is Ops.CONST and least.base.arg == -math.inf else top
+  of_rows = top.op is Ops.REDUCE and top.arg[0] is Ops.MAX
+  return of_rows and next(u for u in top.src[0].down() if u.op is not Ops.DETACH) is x.src[0]
+
+
+def gradient_of_exp(g: UOp, u: UOp) -> tuple[UOp]:
+  return (g * u if is_shifted(u.src[0]) else _times(g, g * u),)
+
+
 # ---------------------------------------------------------------- unary
 
 FROM_ZERO = Trait.ZERO_AT_ZERO | Trait.FLOP
@@ -85,7 +101,7 @@ define_elementwise(
 )  # fmt: skip
 
 
-define_function(Ops.EXP, evaluate="exp", gradient=lambda g, u: (_times(g, g * u),), traits=Trait.FLOP, cost=16)
+define_function(Ops.EXP, evaluate="exp", gradient=gradient_of_exp, traits=Trait.FLOP, cost=16)
 define_function(Ops.LOG, evaluate="log", gradient=lambda g, u: (_times(g, g / u.src[0]),), traits=Trait.FLOP, cost=24)
 define_function(Ops.SIN, evaluate="sin", gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)], traits=FROM_ZERO, cost=48)
 define_function(Ops.COS, evaluate="cos", gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)], traits=Trait.FLOP, cost=48)

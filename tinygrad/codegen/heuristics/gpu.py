@@ -22,7 +22,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
+TOGETHER, BESIDE = 64, 8  # iterations of a reduction from which several threads share it, and of one along memory
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers,
@@ -98,12 +98,9 @@ def turned_load(nest: NestSchedule, a: Analysis) -> Turned | None:
   loads = [u for s in nest.kernel.src for u in a.loads(s.src[1])]
   if nest.grid or a.folds or len(loads) != 1 or NOOPT or not nest.room.target.cooperates:
     return None
-  read, (stored, *more) = (
-    a.access(loads[0].src[0], loads[0].dtype.itemsize),
-    [x for x in a.items[-1].accesses if x.stored],
-  )
-  along = [next((r for r, step in x.strides.items() if step == 1), None) for x in (read, stored)]
-  inner, outer = along
+  stored, *more = (x for x in a.items[-1].accesses if x.stored)
+  read = a.access(loads[0].src[0], loads[0].dtype.itemsize)
+  inner, outer = (next((r for r, step in x.strides.items() if step == 1), None) for x in (read, stored))
   if more or inner is None or outer is None or inner is outer or read.masked or outer not in read.strides:
     return None
   return Turned(loads[0], inner, outer) if all(static(r) and size(r) >= SQUARE for r in (inner, outer)) else None
