@@ -8,6 +8,7 @@ from tensor_oracle import close, normal
 
 from tinygrad import Sharding, Tensor, jvp
 from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.uop import Ops
 
 D2 = ("CPU:0", "CPU:1")
 
@@ -512,3 +513,30 @@ def test_second_derivatives_at_0(name):
   g = lambda v: f(v).sum().gradient(v)[0]  # noqa: E731
   assert g(x).sum().gradient(x)[0].numpy() == pytest.approx([want, want], abs=1e-12)
   assert jvp(lambda v: jvp(f, (v,), (x + 1,))[1], (x,), (x + 1,))[1].numpy() == pytest.approx([want, want], abs=1e-12)
+
+
+def is_guarded(f, x):
+  """Whether a gradient of 0 is masked beside an infinite derivative."""
+  nodes = f(x).gradient(x, gradient=Tensor.ones(*f(x).shape))[0].uop.toposort()
+  return any(u.op is Ops.WHERE and u.src[0].op is Ops.AND for u in nodes)
+
+
+def test_what_is_at_most_1_needs_no_guard_in_its_gradient():
+  """exp(x) is finite where the largest of a row has been taken off x, and there alone."""
+  x = Tensor([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0], [400.0, 200.0, 0.0]])
+  top = x.detach().max(-1, keepdim=True)
+  for f in (lambda x: (x - top).exp(), lambda x: (x - x.max(0, keepdim=True)).exp()):
+    assert not is_guarded(f, x)
+  for f in (
+    lambda x: x.exp(),
+    lambda x: x.max(-1).exp(),
+    lambda x: (x * 2 - top).exp(),
+    lambda x: (x - top.T).exp(),
+    lambda x: (x - x.min(-1, keepdim=True)).exp(),
+    lambda x: (x - top.isinf().where(0, top)).exp(),  # inf is left
+    lambda x: (x - top.eq(3.0).where(0, top)).exp(),
+  ):
+    assert is_guarded(f, x)
+  # beside it, what is not chosen adds nothing, whatever it is
+  y = (x > 100).where(0, (x - top.T).exp())
+  assert np.isfinite(y.gradient(x, gradient=Tensor.ones(3, 3))[0].numpy()).all()
