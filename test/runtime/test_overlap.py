@@ -295,9 +295,9 @@ def test_the_tool_says_what_is_hidden():
 MESH = Mesh([f"NULL:{i}" for i in range(16)], (2, 8), ("dp", "tp"))
 
 
-def layers(mesh, spec, n=6, width=1024):
-  """A step of a network of some layers, whose rows are cut."""
-  x = Tensor.empty(2048 * len(mesh), width, device=Sharding(mesh, P(mesh.names)))
+def layers(mesh, spec, n=6, width=2048):
+  """A step of a network of some layers, whose rows are cut; so wide that a device sums each product in one kernel."""
+  x = Tensor.empty(1024 * len(mesh), width, device=Sharding(mesh, P(mesh.names)))
   ws = [Tensor.empty(width, width, device=Sharding(mesh, spec)) for _ in range(n)]
   for w in ws:
     w.requires_grad = True

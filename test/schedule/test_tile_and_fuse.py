@@ -13,8 +13,9 @@ from tinygrad.codegen.expressions import Values
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
+from tinygrad.numerics import parts
 from tinygrad.numerics.dots import use_dots
-from tinygrad.schedule import row_groups, row_memory, split, tile_and_fuse
+from tinygrad.schedule import row_groups, row_memory, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
@@ -489,7 +490,7 @@ def normalised(seed):
   return f, random.standard_normal(shape, dtype=np.float32)
 
 
-SOON = ((share, "WORTHWHILE", 0), (share, "LEAST", 1), (share, "REPEATED", 8), (split, "LARGE", 16), (split, "PART", 2))
+SOON = ((share, "WORTHWHILE", 0), (share, "LEAST", 1), (share, "REPEATED", 8), (parts, "LARGE", 16), (parts, "PART", 2))
 
 
 @pytest.mark.parametrize("part", range(4))

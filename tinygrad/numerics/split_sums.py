@@ -35,7 +35,8 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   not; None: in one.
 
   What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it, and
-  P results of each are written and read: so P is the square root of what the one is of the other."""
+  P results of each are written and read: so P is the square root of what the one is of the other. Where half of the
+  multiprocessors have a block as it is, it is one kernel."""
   folds = [u for u in store.toposort() if u.op is Ops.FOLD]
   if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
     return None
@@ -43,7 +44,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   if any(r.src[0].op is not Ops.CONST for r in loops) or (task := task_of(f, cores)) is None:
     return None
   results, terms = prod(map(trip_count, f.loops)), prod(map(trip_count, f.src[1:]))
-  if (alone := task.work * units // task.blocks) < 2 * LAUNCH:
+  if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:
     return None
   most = min(math.isqrt(alone // (2 * results * f.dtype.itemsize)), 2 * units // task.blocks, terms // LEAST)
   cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f)) > 1)
