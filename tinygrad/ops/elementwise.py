@@ -66,9 +66,15 @@ def _times(g: UOp, product: UOp) -> UOp:
   """`product`, of g and a derivative that may be infinite where the value is not: 0 where g is 0, never 0 * inf.
 
   So what a WHERE does not choose adds nothing (the logarithm of 0 beside it), and 1/(1 + exp(-x)) is flat far below 0.
-  Elsewhere it stays a product where g is 0, for it has a derivative by g: the second one of x * exp(x) at 0.
+  Where g is 0 it has the derivative of a product by g all the same (`guards_product`): the second one of x * exp(x).
   """
-  return (g.eq(0) & product.ne(product)).where(0.0, product)
+  return g.const_like(0.0).eq(g).where(0.0, product)
+
+
+def guards_product(u: UOp) -> bool:
+  """Whether a WHERE is one of `_times`: 0 == g ? 0 : product, in which 0 comes first."""
+  zeros = [x.base for x in (u.src[0].src[0], u.src[1])] if u.src[0].op is Ops.CMPEQ else []
+  return bool(zeros) and all(x.op is Ops.CONST and x.arg == 0 for x in zeros)
 
 
 def is_shifted(x: UOp) -> bool:
@@ -252,7 +258,9 @@ def check_where(u: UOp) -> None:
 
 
 def gradient_where(g: UOp, u: UOp) -> Grads:
-  condition = u.src[0]
+  condition, product = u.src[0], u.src[2]
+  if guards_product(u):
+    condition = condition & product.ne(product)
   return (None, condition.where(g, 0.0), condition.where(g.const_like(0.0), g))
 
 

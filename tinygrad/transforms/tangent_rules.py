@@ -115,16 +115,16 @@ class Transposition:
 
 
 def unguarded(root: UOp, holes: Sequence[UOp]) -> UOp:
-  """t == 0 and f(t) is nan ? 0 : f(t) -> f(t), if t depends on `holes` and f is linear: what cards say where a
-  derivative may be infinite, as a rule has it that calls `jvp`."""
+  """0 == t ? 0 : f(t) -> f(t), if t depends on `holes` and f is linear: what cards say where a derivative may be
+  infinite, as a rule has it that calls `jvp`; and what their own derivatives do (0 == t and f(t) is nan)."""
   depends, memo = set(holes), dict[UOp, UOp]()
   for u in root.toposort():
     if any(s in depends for s in u.src):
       depends.add(u)
-      if u.op is Ops.WHERE and is_zero(u.src[1]) and u.src[0].op is Ops.AND:
-        test = u.src[0].src[0]
-        if test.op is Ops.CMPEQ and is_zero(test.src[1]):
-          memo[u] = with_replaced(u.src[2] if test.src[0] in depends else u, memo)
+      if u.op is Ops.WHERE and is_zero(u.src[1]):
+        test = u.src[0].src[0] if u.src[0].op is Ops.AND else u.src[0]
+        if test.op is Ops.CMPEQ and is_zero(test.src[0]):
+          memo[u] = with_replaced(u.src[2] if test.src[1] in depends else u, memo)
   return with_replaced(root, memo)
 
 
