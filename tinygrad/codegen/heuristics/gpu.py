@@ -369,7 +369,9 @@ def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) ->
   held, last = prod(n for r, n in copies.items() if r in i.ranges), order[-1]
   if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= AHEAD * lanes and held <= ONCE:
     tile = Tile(AHEAD)
-  return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
+  along = contiguous([i], order)  # what lies in local memory has few elements
+  by_lanes = sorted(order, key=lambda r: ((least_step(i, r) == 1) * (1 + (r is along)), size(r)))
+  return tuple(by_lanes) if lanes > 1 else order, tile
 
 
 def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
