@@ -22,7 +22,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-TOGETHER, BESIDE = 64, 8  # iterations of a reduction from which several threads share it, and of one along memory
+TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers,
