@@ -110,13 +110,8 @@ def test_whole_numbers_are_summed_in_parts_and_halves_are_not(small):
 
 
 def all_terms(monkeypatch):
-  monkeypatch.setattr(split_sums, "substitute_free", lambda x, m: x if x.op is not Ops.STORE else m and _of(x, m))
-
-
-def _of(x, m):
-  from tinygrad.uop.rewrite import substitute_free
-
-  return substitute_free(x, m)
+  real = split_sums.substitute_free
+  monkeypatch.setattr(split_sums, "substitute_free", lambda x, m: real(x, m) if x.op is Ops.STORE else x)
 
 
 def in_one_place(monkeypatch):

@@ -16,7 +16,8 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
-LEAST_ROWS, MOST_ROWS, FEW = 16, 32, 64  # rows, as heuristics/gpu.py has them, by which a matrix is read once
+LEAST_ROWS = 16  # of a product that has parts
+MOST_ROWS, FEW = 32, 64  # rows by which a matrix is read once, if it has so many times as many elements
 LEAST = 256  # terms of a part,
 WHOLE = 64  # of which matrix cores take a multiple
 LAUNCH = 1 << 23  # bytes that are read in the time of one more kernel

@@ -76,10 +76,8 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
     for found in how(nest, a, core, (x, y), (m, n, k)):
       if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
         others = tuple(r for r in item.over if r is not k)
-        whole = (
-          not nest.grid and size(k) % found.depth == 0 and all(static(r) and r not in nest.limited for r in others)
-        )
-        yield replace(found, joined=others) if whole else found
+        may = not nest.grid and all(static(r) and r not in nest.limited for r in others)
+        yield replace(found, joined=others) if may and size(k) % found.depth == 0 else found
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:

@@ -20,6 +20,7 @@ from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
+from tinygrad.numerics.split_sums import FEW, MOST_ROWS
 from tinygrad.uop import Ops, UOp
 
 TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
@@ -28,7 +29,6 @@ PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are com
 STEPS = 32  # most iterations of a reduction between two barriers,
 STEPS_OF_ROWS = 64  # and of one of several nests that has no more: what is the same for all blocks of a row then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
-FEW, MOST_ROWS = 64, 32  # times as many elements has a matrix as the rows that it is multiplied with, if few
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 SQUARE = 32  # rows and columns that a group turns at once
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
