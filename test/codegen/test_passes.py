@@ -8,6 +8,7 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
 from tinygrad.codegen import row_blocks
+from tinygrad.codegen import share as share_module
 from tinygrad.codegen.check import check_limits
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
@@ -222,6 +223,25 @@ def test_a_block_has_rows_for_which_a_contraction_reads_the_same(cache, monkeypa
   assert 64 // row_blocks.LEAST in blocks()
   monkeypatch.setattr(row_blocks, "shared_reads", lambda *_: [])
   assert 64 in blocks()
+
+
+@pytest.mark.parametrize("rows, pieces", [(7, 7), (9, 3), (64, 16)])
+def test_what_is_added_up_in_memory_one_thread_adds_up(rows, pieces, monkeypatch):
+  """Of 7 rows in two pieces of 4, both would begin the sums of the one in the middle, and both add to them."""
+  ast, _ = weight_gradient(rows, 4096, own=True)
+
+  def of_threads():
+    share = share_out(ast, 2)
+    check_limits(block_rows(share, replace(CPU, cache=1 << 12)))
+    return [v.arg.max_val + 1 for v in share.variables()]
+
+  assert of_threads() == [pieces]
+  monkeypatch.setattr(share_module, "all_rows", shared_rows)  # what is summed is not looked at
+  if rows % 2:
+    with pytest.raises(SpecError, match="pieces overlap, and slot 1 is read and written"):
+      of_threads()
+  else:
+    of_threads()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, rereads, size, static
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
-from tinygrad.codegen.row_blocks import parts_of, shared_rows
+from tinygrad.codegen.row_blocks import all_rows, fold_ranges, parts_of, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
@@ -35,7 +35,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   whole = sum(i.cost() for i in items)
   chosen = {parts[0] for s in stores for f in s.toposort() if (parts := by_index(f, s.src[2:]))}
-  exact = bool(chosen) or any(p.arg.slot >= 0 for p in rereads(stores))  # no element may be computed twice
+  # no element may be computed twice: what is written is read, here or where blocks of rows are added (`block_rows`)
+  summed = len(stores) > 1 and any(r in all_rows(stores) for s in stores for r in fold_ranges(s))
+  exact = bool(chosen) or summed or any(p.arg.slot >= 0 for p in rereads(stores))
 
   def cost(r: UOp, pieces: int) -> float:
     """Of all pieces together."""
@@ -46,21 +48,27 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     steps = {x.strides.get(r, 0) for i in items if r in i.ranges for x in i.accesses}
     return lanes if not chosen and (1 in steps or (0 in steps and size(r) >= lanes)) else 1
 
-  best: tuple[float, UOp] | None = None
+  best: tuple[float, UOp, int] | None = None
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
     n = size(r) if r not in chosen or len(stores[0].src) > 3 else 1  # each would look at every element of others
-    if not static(r) or n < 2 * threads or (exact and n % threads) or cost(r, threads) > 0.75 * threads * whole:
+    if not static(r) or n < 2 * threads or (chosen and n % threads):
       continue
-    part = ceildiv(n, threads)
-    by_it = cost(r, threads) * round_up(part, lane(r)) / part  # lest vectors along it have lanes to spare
+    least = next((k for k in range(threads, PIECES[0] * threads + 1) if not exact or n % k == 0), 0)
+    if not least:
+      continue
+    by_it = cost(r, least) * ceildiv(least, threads) * threads / least  # as long as the thread with most pieces takes
+    if by_it > 0.75 * threads * whole:
+      continue
+    part = ceildiv(n, least)
+    by_it *= round_up(part, lane(r)) / part  # lest vectors along it have lanes to spare
     if best is None or by_it < best[0] * 0.99:  # else the outermost: what a thread writes lies together
-      best = by_it, r
+      best = by_it, r, least
   if best is None:
     return ast
-  r, n = best[1], size(best[1])
-  most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if limits else REPEATED) * cost(r, threads)
-  several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
-  pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
+  r, n, least = best[1], size(best[1]), best[2]
+  most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if limits else REPEATED) * cost(r, least)
+  several = (k * least for k in PIECES if k * least <= most and cost(r, k * least) < bound)
+  pieces = next((k for k in several if not chosen and not (exact and n % k)), least)
   length = ceildiv(n, pieces)
   first = UOp.new(Ops.VARIABLE, dtypes.index, (), PieceArg("_piece", 0, pieces - 1, threads)) * length
   if n % pieces:
