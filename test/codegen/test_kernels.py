@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.helpers import Context
 from tinygrad.numerics.lanes import transposed
 from tinygrad.uop import Ops, ParamArg, UOp
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 
 RNG = np.random.default_rng(0)
 WIDE = Target("wide", 64, 32, scratch=64 << 20)

@@ -23,10 +23,10 @@ from tinygrad.codegen.row_blocks import (
   shared_reads,
   shared_rows,
 )
-from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
+from tinygrad.numerics.scatter import step_scatters, with_row_memory
 from tinygrad.uop import Ops, ParamArg, UOp, substitute
 from tinygrad.uop.affine import affine
 from tinygrad.uop.spec import SpecError
@@ -225,10 +225,20 @@ def test_a_block_has_rows_for_which_a_contraction_reads_the_same(cache, monkeypa
   assert 64 in blocks()
 
 
-@pytest.mark.parametrize("rows, pieces", [(7, 7), (9, 3), (64, 16)])
-def test_what_is_added_up_in_memory_one_thread_adds_up(rows, pieces, monkeypatch):
-  """Of 7 rows in two pieces of 4, both would begin the sums of the one in the middle, and both add to them."""
-  ast, _ = weight_gradient(rows, 4096, own=True)
+def sums_over_rows(heads, rows=512, n=64):
+  """Of each head exp(x), a row at a time, and its sum over rows, which blocks of rows are added to in memory."""
+  i, j, k, d = loop(heads, 0), loop(rows, 1), loop(n, 2), loop(n, 3)
+  x = np.ones(heads * rows * n, np.float32)
+  made = store(k, op(Ops.EXP, load(2, x, dot((i, rows * n), (j, n), (k, 1)))), i, j, k, size=n)
+  sums = store(dot((i, n), (d, 1)), fold(Ops.ADD, load(0, x[:n], d), j), i, d, size=heads * n, slot=1)
+  p = made.src[0].src[0]
+  return substitute(sink(made, sums), {p: p.replace(arg=ParamArg(-1, n))})
+
+
+@pytest.mark.parametrize("heads, pieces", [(9, 3), (15, 3), (16, 2)])
+def test_what_is_added_up_in_memory_one_thread_adds_up(heads, pieces, monkeypatch):
+  """Of 9 heads in two pieces of 5 both would begin the sums of one, and both add to them."""
+  ast = sums_over_rows(heads)
 
   def of_threads():
     share = share_out(ast, 2)
@@ -237,7 +247,7 @@ def test_what_is_added_up_in_memory_one_thread_adds_up(rows, pieces, monkeypatch
 
   assert of_threads() == [pieces]
   monkeypatch.setattr(share_module, "all_rows", shared_rows)  # what is summed is not looked at
-  if rows % 2:
+  if heads % 2:
     with pytest.raises(SpecError, match="pieces overlap, and slot 1 is read and written"):
       of_threads()
   else:

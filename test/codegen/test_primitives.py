@@ -50,7 +50,7 @@ from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.numerics import dots
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 CPU = Target("primitives", 64, 32, scratch=1 << 20)

@@ -9,11 +9,12 @@ from test_grid import GRID, Race, check, simulate
 from test_kernels import WIDE, normal
 
 from tinygrad import Tensor
-from tinygrad.codegen import lower_kernel, scatter
+from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
+from tinygrad.numerics import scatter
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 N, D, M = 40, 24, 100  # places, elements of a row, what is added

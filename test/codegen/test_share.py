@@ -92,3 +92,14 @@ def test_threads_meet_where_data_flows(threads):
       results.append([f(a, w).numpy() for _ in range(6)])
   for got in results[1]:
     np.testing.assert_array_equal(got, results[0][0])
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_pieces_that_threads_do_not_divide_are_done_once(threads):
+  """What changes in place has 3 pieces, 6 or 9. Each replay finds the tickets as the one before has left them."""
+  x = np.arange(3**12, dtype=np.float32)
+  with Context(CPU_THREADS=threads):
+    t, step = Tensor(x).realize(), TinyJit(lambda t: t.assign(t * 2 + t.sqrt()).realize())
+    for _ in range(6):
+      x = x * 2 + np.sqrt(x)
+      np.testing.assert_allclose(step(t).numpy(), x, rtol=1e-5)

@@ -8,7 +8,7 @@ from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import single
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 
 
 def loop(number, end):

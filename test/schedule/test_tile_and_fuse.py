@@ -19,7 +19,7 @@ from tinygrad.schedule import row_groups, row_memory, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]

@@ -9,22 +9,23 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import folds_of, rereads, size
+from tinygrad.codegen.analysis.accesses import folds_of, rereads
 from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.primitives.bind import bind
-from tinygrad.codegen.primitives.rebind import Rebinding, Version, gated
+from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
 from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, shared_rows
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import NOOPT, power_of_two, prod, round_up
+from tinygrad.helpers import NOOPT, power_of_two, round_up
 from tinygrad.numerics.idle_blocks import blocks_of_rows
 from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.indexing import gated
+from tinygrad.uop.loops import LoopIds, extent, iterations
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
@@ -64,7 +65,7 @@ def in_groups(
     stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
   grid = Grid()
   if blocks := tuple(r for r in (*rows[:-1], outer) if r is not None):
-    grid["groups"] = ids.loop(index(int(prod(map(size, blocks)))), AxisKind.GLOBAL)
+    grid["groups"] = ids.loop(index(iterations(blocks)), AxisKind.GLOBAL)
   for name, n in (("lanes", team.lanes), ("threads", team.threads)):
     if n > 1:
       grid[name] = ids.loop(index(n), AxisKind.LOCAL)
@@ -82,7 +83,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
   copied, two side by side read one copy, unless a multiprocessor has registers for an odd number: `pairs`."""
   if NOOPT:
     return Team()
-  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * target.group // target.busy, 1)))
+  most = power_of_two(min(extent(rows[-1]), max(iterations(rows) * target.group // target.busy, 1)))
   if in_common([(s,) for s in stores]):
     memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if p.arg.slot < 0)
     cores = {core.late: core for f in folds_of(stores) for core, _, _ in on_core(f, target)}
@@ -90,17 +91,17 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
     fit = power_of_two(target.scratch // 2 // memory)
     most = 2 * late.m if late is not None and pairs else min(most, fit, SQUARE * MOST_COPIES)
-    if core is not None and size(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
+    if core is not None and extent(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
       (down, _, _), (across, _, _) = core.d.lanes
       return Team(max(most, core.m), max(most, core.m) // core.m * down, across, target.scratch * pairs)
     return Team(most, min(most, SQUARE), SQUARE)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.slot >= 0]
-    width = max(int(prod(size(r) for r in loops if r.arg[1] is AxisKind.LOOP)) for loops in kept)
+    width = max(iterations(r for r in loops if r.arg[1] is AxisKind.LOOP) for loops in kept)
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
-  widths = [int(prod(map(size, loops))) for loops in own]
-  widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
+  widths = [iterations(loops) for loops in own]
+  widths += [iterations(u.src[1:]) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
   lanes = min(power_of_two(max(widths) // 2), target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
 

@@ -15,10 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS, gated
-from tinygrad.codegen.primitives.split import within_bounds
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes
@@ -30,7 +28,8 @@ from tinygrad.numerics.products import beginnings, carries_rest, fast_two_sum, o
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.indexing import gated, within_bounds
+from tinygrad.uop.loops import LoopIds, extent
 from tinygrad.uop.rewrite import substitute_free
 
 # iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
@@ -147,7 +146,7 @@ class Linearizer:
   def environments(self, ranges: Sequence[UOp], *kinds: AxisKind) -> Iterator[Env]:
     """The numbers of all copies, of those of the ranges that are of these kinds."""
     copied = [r for r in ranges if r.arg[1] in (kinds or COPIES)]
-    for numbers in itertools.product(*(range(size(r)) for r in copied)):
+    for numbers in itertools.product(*(range(extent(r)) for r in copied)):
       yield dict(zip(copied, numbers, strict=True))
 
   def leaf(self, stores: Sequence[UOp]) -> None:
@@ -363,12 +362,12 @@ class Linearizer:
   def across(self, results: Sequence[Result], lane: UOp) -> list[Result]:
     """What reductions amount to, given what each lane has, or each group of a cluster: within a warp by its registers,
     by halves; else in scratch memory, of as many at once as there is room for."""
-    v, counts = self.values, {r: size(r) for r in self.values.iteration if r.arg[1] is AxisKind.LOCAL}
-    beside = math.gcd(size(lane), max(self.target.warp, 1)) if lane is next(iter(counts), None) else 1
+    v, counts = self.values, {r: extent(r) for r in self.values.iteration if r.arg[1] is AxisKind.LOCAL}
+    beside = math.gcd(extent(lane), max(self.target.warp, 1)) if lane is next(iter(counts), None) else 1
     for half in (1 << i for i in range(beside.bit_length() - 1)):
       shuffled = ((f, keys, x, v.put(Ops.SHUFFLE, x.dtype, (x,), half)) for f, keys, x in results)
       results = [(f, keys, v.put(f.arg, x.dtype, (x, y))) for f, keys, x, y in shuffled]
-    if beside == size(lane):
+    if beside == extent(lane):
       return list(results)
     most = max((self.target.scratch - self.taken) // (8 * prod(counts.values())), 1)
     most = min(most, AT_ONCE) if any(r.arg[1] is AxisKind.CLUSTER for r in v.iteration) else most
@@ -382,9 +381,9 @@ class Linearizer:
     v, number, nbytes = self.values, Affine(0), 8 * int(prod(counts.values()))
     for r, n in counts.items():  # the number of the thread among those that have the same lane
       number = number if r is lane else number.scaled(n).plus(v.iteration[r])
-    threads, groups = int(prod(n for r, n in counts.items() if r is not lane)), size(lane) * (lane not in counts)
+    threads, groups = int(prod(n for r, n in counts.items() if r is not lane)), extent(lane) * (lane not in counts)
     mine = number if groups else v.iteration[lane].scaled(threads).plus(number)
-    apart = size(lane) if beside == 1 and not groups else 0
+    apart = extent(lane) if beside == 1 and not groups else 0
     scope, self.turn = v.stack[-1], 3 - self.turn if groups else self.turn
     taken = self.taken + self.turn * AT_ONCE * nbytes * (groups > 0)
     blocks = [(taken + nbytes * i, self.ids.next(), nbytes) for i in range(len(results))]
@@ -412,7 +411,7 @@ class Linearizer:
     self.barrier("cluster" if groups else None)
     for m, (f, keys, _) in zip(memory, results):
       peers = [v.put(Ops.PEER, m.dtype, (m, index(i))) for i in range(groups)]
-      warps = [number.plus(Affine(threads * w)) for w in range(0, size(lane), apart or beside)]
+      warps = [number.plus(Affine(threads * w)) for w in range(0, extent(lane), apart or beside)]
       yield f, keys, total(f, [at(x) for x in peers] or [at(m, x) for x in warps])
     if groups:
       self.met = scope, len(scope.out)
@@ -493,10 +492,10 @@ class Linearizer:
   def in_eights(self, core: Core, x: UOp, lane: UOp, loops: Sequence[UOp], here: Env) -> tuple[UOp, ...]:
     """What a lane holds of an operand in a group's memory, read by all lanes of a warp together, with what they hold of
     the next tile where that makes it eight elements; nothing where that cannot be."""
-    v, n = self.values, 8 // math.prod(size(r) for r in loops)
+    v, n = self.values, 8 // math.prod(extent(r) for r in loops)
     if not core.eights or x.op is not Ops.LOAD or x.src[0].src[0].op is not Ops.AFTER or len(x.src[0].src) > 2:
       return ()
-    others = [r for r in v.ups(v.deps(x.src[0].src[1])) if r not in loops and size(r) % n == 0][::-1][: n - 1]
+    others = [r for r in v.ups(v.deps(x.src[0].src[1])) if r not in loops and extent(r) % n == 0][::-1][: n - 1]
     if len(others) < n - 1 or (found := row_of_eight(x.src[0].src[1], lane, loops, others)) is None:
       return ()
     place, turned = found

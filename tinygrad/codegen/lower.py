@@ -13,7 +13,6 @@ from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
 from tinygrad.codegen.row_blocks import block_rows, clip_loops, parts_of
-from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
@@ -23,8 +22,9 @@ from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
+from tinygrad.numerics.scatter import step_scatters, with_row_memory
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.viz import recorder
 
 if TYPE_CHECKING:

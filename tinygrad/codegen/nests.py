@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Limits, Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
@@ -21,7 +21,7 @@ from tinygrad.numerics.fragments import narrowed
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iterations, static
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
@@ -170,7 +170,7 @@ class NestSchedule:
         self.check_chunks(name, r, lambda chunk: False)
       if len({r.arg[1] for r in loops}) > 1 or not all(map(static, loops)):
         raise IllegalStep("loops that are joined are of one kind, and of known lengths", "join others")
-      joined = self.room.ids.loop(index(int(prod(map(size, loops)))), loops[0].arg[1])
+      joined = self.room.ids.loop(index(iterations(loops)), loops[0].arg[1])
       self.versions |= bind.bind(loops, joined)
       self.names = {n: r for n, r in self.names.items() if n not in names} | {names[-1]: joined}
 
@@ -224,7 +224,7 @@ class NestSchedule:
     if loops := [self.names.pop(n) for n in names if n in self.names]:
       self.note("bind", to, *names)
       if to == "groups":
-        self.grid[to] = self.room.ids.loop(index(int(prod(max(size(r), 1) for r in loops))), AxisKind.GLOBAL)
+        self.grid[to] = self.room.ids.loop(index(int(prod(max(extent(r), 1) for r in loops))), AxisKind.GLOBAL)
       members = {"team": ("threads", "lanes"), "lanes": ("cluster", "lanes")}
       numbers = [self.grid[n] for n in members.get(to, (to,)) if n in self.grid]
       if not numbers:
@@ -342,7 +342,7 @@ class NestSchedule:
     for f in folds_of(self.kernel.src):
       if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(map(self.is_fixed, f.src[1:])):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
-        if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
+        if iterations(r for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
           own = self.room.ids.like(f.src[1:], AxisKind.UPCAST)
           made[f] = f.replace(src=(rebuild(f.src[0], on_sources, dict(own)), *own.values()))
     if made:

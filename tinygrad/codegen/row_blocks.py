@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives.split import CHUNK, split_loop
 from tinygrad.codegen.primitives.stage import LINE
-from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -17,10 +15,11 @@ from tinygrad.numerics.idle_blocks import block_limits
 from tinygrad.numerics.idle_loops import loop_limits
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
+from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
@@ -86,7 +85,7 @@ def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]
   for u in accesses:
     p, at = u.src[:2]
     if p.op is Ops.PARAM and (p.arg.slot < 0 or not at.loops.isdisjoint(rows[-1:])):
-      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in at.loops)
+      mine = 1 if p.arg.slot < 0 else iterations(r for r in rows if r in at.loops)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   return touched
 
@@ -107,10 +106,10 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     room, most = (target.cache, MOST) if places <= sizes.keys() else (target.scratch, target.scratch)
     # of rows further out for which something is the same that is another for each of these, some are in the block, too
     outer = [(prod(n for q, n in sizes.items() if q in x), x.difference(sizes)) for x in same if r not in x]
-    beside = max((min(ceildiv(LEAST, have), prod(map(size, rest))) for have, rest in outer), default=1)
-    take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), size(r))
+    beside = max((min(ceildiv(LEAST, have), iterations(rest)) for have, rest in outer), default=1)
+    take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), extent(r))
     lanes = target.vector_bytes // 4 if same and r is rows[-1] else 1  # rows are these where all read the same
-    sizes[r] = min(range(take, take // 2, -1), key=lambda d: (vectors(size(r), d, lanes), size(r) % d > 0))
+    sizes[r] = min(range(take, take // 2, -1), key=lambda d: (vectors(extent(r), d, lanes), extent(r) % d > 0))
   out, ends = list[UOp](), list[UOp]()
 
   def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges) -> None:
@@ -149,7 +148,7 @@ def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) 
   out = Affine(limit.const + CHUNK - 1)
   for atom, c in limit.terms.items():
     out = out.plus(affine(at.get(atom, atom), {}), c)
-  most = sum(max(c * (size(r) - 1), 0) for r, c in out.terms.items() if r in inside)
+  most = sum(max(c * (extent(r) - 1), 0) for r, c in out.terms.items() if r in inside)
   out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
   whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
   return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))
@@ -172,7 +171,7 @@ def beside_next(u: UOp, rows: Sequence[UOp]) -> bool:
 
 def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
-  block, rows = int(prod(size(r) for r in inside)), [*at]
+  block, rows = iterations(inside), [*at]
   row = iteration_of(inside)
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other

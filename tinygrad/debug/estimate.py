@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, AxisKind, Ops, UOp
+from tinygrad.uop.loops import iterations
 
 COUNTED = having(Trait.FLOP)
 
@@ -80,7 +80,3 @@ def operand_type(product: UOp) -> str:
 
 def casts(u: UOp) -> Iterator[UOp]:
   return itertools.takewhile(lambda v: v.op is Ops.CAST, u.down())
-
-
-def iterations(ranges: frozenset[UOp]) -> int:
-  return int(prod(max(r.src[0].vmax, 0) for r in ranges))

@@ -8,7 +8,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, round_up
 from tinygrad.uop import Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 LONG = 256  # iterations of a loop that is worth being several

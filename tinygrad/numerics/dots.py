@@ -18,7 +18,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import affine, index, plain
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making

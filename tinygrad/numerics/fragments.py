@@ -11,7 +11,7 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.decompose import widens
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 WIDENING = 5  # nodes, at most, by which a narrow float is widened

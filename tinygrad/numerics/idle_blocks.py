@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.helpers import numpy, prod
+from tinygrad.helpers import numpy
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index, plain
 from tinygrad.uop.cards import evaluate
+from tinygrad.uop.loops import iterations
 from tinygrad.uop.rewrite import substitute_free
 
 Values = Mapping[UOp, UOp]  # of nodes, what they are
@@ -103,7 +104,7 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
     memory, before = where.src[0], before | reads
     if memory not in written and is_the_same(value, UOp.new(Ops.LOAD, value.dtype, (where,)), known, written):
       continue
-    own = prod(int(r.src[0].vmax) for r in loops if r in where.src[1].loops)
+    own = iterations(r for r in loops if r in where.src[1].loops)
     if memory.arg.slot >= 0 or memory in before or memory in outside or own != memory.arg.size:
       return False
     content = with_known(value, known, written)

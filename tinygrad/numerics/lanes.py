@@ -10,6 +10,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, index, plain
+from tinygrad.uop.loops import extent
 from tinygrad.uop.rewrite import substitute_free
 
 
@@ -88,7 +89,7 @@ def running(v: Emitter, f: UOp, env: dict[UOp, int]) -> UOp | None:
   first, terms = v.resolve(v.form(ends[0]).plus(v.form(ends[1]), -1), env)
   digits, n = sorted(((-c, r) for r, c in terms.items() if r in f.src[1:]), key=lambda d: d[0]), 1
   for step, r in digits:  # of k, from the last one on
-    n *= int(r.src[0].vmax) if step == n else 0
+    n *= extent(r) if step == n else 0
   if terms != {lane: 1, **{r: -step for step, r in digits}} or len(digits) < len(f.src) - 1:
     return None
   if first % lanes or not 0 <= first <= n - lanes or differs(v, values[1], lane, env):

@@ -13,7 +13,7 @@ from tinygrad.numerics.products import is_product
 from tinygrad.numerics.streaming import is_widened
 from tinygrad.uop import CARDS, AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 
 REUSED = 256  # products of an element, from which on a copy of it pays
 WHOLE = 32  # a loop that a core reads along is a multiple of so many iterations

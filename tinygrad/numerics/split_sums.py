@@ -12,7 +12,7 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.products import multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine, index, row_major
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iterations
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
@@ -44,7 +44,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
   if any(r.src[0].op is not Ops.CONST for r in loops) or (task := task_of(f, cores)) is None:
     return None
-  results, terms = prod(map(trip_count, f.loops)), prod(map(trip_count, f.src[1:]))
+  results, terms = iterations(f.loops), iterations(f.src[1:])
   if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:
     return None
   most = min(math.isqrt(alone // (2 * results * f.dtype.itemsize)), 2 * units // task.blocks, terms // LEAST)
@@ -61,28 +61,24 @@ class Task(NamedTuple):
 
 def task_of(f: UOp, cores: bool) -> Task | None:
   """Of a product of matrices, or of a reduction across memory; None where lanes share other terms out, or rows."""
-  results, reads = prod(map(trip_count, f.loops)), step_reads(f)
-  nbytes = sum(prod(map(trip_count, u.loops)) * u.dtype.itemsize for u in reads)
+  results, reads = iterations(f.loops), step_reads(f)
+  nbytes = sum(iterations(u.loops) * u.dtype.itemsize for u in reads)
   if not multiplies_matrices(f):
     steps = ([step for r, step in affine(u.src[1], {}).terms.items() if r in f.loops] for u in reads)
     across = [min(found) == 1 for found in steps if found]
     return Task(ceildiv(results, ACROSS), nbytes) if across and all(across) else None
-  rows, columns = [1, *sorted(map(trip_count, f.loops))][-2:]
+  rows, columns = [1, *sorted(map(extent, f.loops))][-2:]
   narrow = cores and all(u.dtype.itemsize < 4 for u in reads)
   if f.arg is not Ops.ADD or rows < LEAST_ROWS or (not narrow and rows <= MOST_ROWS and FEW * rows <= columns):
     return None
-  operations = 2 * results * prod(map(trip_count, f.src[1:]))
+  operations = 2 * results * iterations(f.src[1:])
   return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)))
 
 
 def most_parts(r: UOp, most: int, f: UOp) -> int:
   """In how many parts, of as many iterations, a reduction's loop is cut: cores take its longest in whole steps."""
-  whole = WHOLE if r is max(f.src[1:], key=trip_count) else 1
-  return next(n for n in range(max(most, 1), 0, -1) if trip_count(r) % (n * (whole if n > 1 else 1)) == 0)
-
-
-def trip_count(r: UOp) -> int:
-  return int(r.src[0].vmax)
+  whole = WHOLE if r is max(f.src[1:], key=extent) else 1
+  return next(n for n in range(max(most, 1), 0, -1) if extent(r) % (n * (whole if n > 1 else 1)) == 0)
 
 
 def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
@@ -91,9 +87,9 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
   f = next(u for u in store.toposort() if u.op is Ops.FOLD)
   steps = affine(store.src[0].src[1], {}).terms
-  digits = [(x, trip_count(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
+  digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
-  each = trip_count(r) // parts
+  each = extent(r) // parts
   part, rest = ids.loop(index(parts), AxisKind.LOOP), ids.loop(index(each), AxisKind.REDUCE)
   other = ids.loop(index(parts), AxisKind.REDUCE)
 

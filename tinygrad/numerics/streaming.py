@@ -19,7 +19,7 @@ from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'

@@ -22,7 +22,7 @@ body:
 exit:
   ret void
 }
-%share = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, ptr }
+%share = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, ptr, i64 }
 define void @tg_share(ptr %args) {
 entry:
   %a = load %share, ptr %args
@@ -35,6 +35,7 @@ entry:
   %f = extractvalue %share %a, 6
   %words = extractvalue %share %a, 7
   %told = extractvalue %share %a, 8
+  %all = extractvalue %share %a, 9
   br label %queue
 queue:
   %turn = phi i64 [ 0, %entry ], [ %turn1, %empty ]
@@ -47,9 +48,12 @@ take:
   %ticket = atomicrmw add ptr %tickets, i64 1 seq_cst
   %k = sub i64 %ticket, %first
   %some = icmp ult i64 %k, %pieces
-  br i1 %some, label %work, label %empty
-work:
+  br i1 %some, label %look, label %empty
+look:
   %piece = add i64 %before, %k
+  %exists = icmp ult i64 %piece, %all
+  br i1 %exists, label %work, label %take
+work:
   store i64 %piece, ptr %told
   call void %f(ptr %words)
   %d = atomicrmw add ptr %finished, i64 1 seq_cst

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import CPU_THREADS, LazyModule, round_up, uninterrupted
+from tinygrad.helpers import CPU_THREADS, LazyModule, ceildiv, round_up, uninterrupted
 from tinygrad.runtime import native, queues
 from tinygrad.runtime.native import MachineCode
 from tinygrad.runtime.queues import QueueDevice
@@ -174,10 +174,10 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
     keep.append(counters := (ctypes.c_uint64 * (LINE * (len(takers) + 1)))())  # tickets of each, and what is finished
     finished = ctypes.c_uint64.from_buffer(counters, 8 * LINE * len(takers))
     step = QueuedKernel(launch.pieces, shared, finished)
-    each = step.pieces // len(takers), len(takers)
+    each = ceildiv(step.pieces, len(takers)), len(takers)
     for thread, words in enumerate(takers):
       told = ctypes.addressof(words) + 8 * launch.word if shared else ctypes.addressof(finished) + 8
-      what = c.built, ctypes.addressof(words), told
+      what = c.built, ctypes.addressof(words), told, step.pieces
       row(thread, _runtime().share, ctypes.addressof(finished), ctypes.addressof(counters), 0, *each, thread, *what)
     steps.append(step)
     if meets:
@@ -196,9 +196,10 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
 # run(table) calls f(words) for each pair (f, words) of a table, up to a null. Two functions stand in tables:
 # meet({counter, enough, each, mine}) adds `mine` to the counter and returns when it has grown by `each` since the last
 # replay. It yields the core, for there may be more threads than cores.
-# share({finished, tickets, first, pieces, threads, mine, f, words, told}) calls f(words) for pieces of a kernel that
-# nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
-# thread takes a ticket too many of every queue, so the first one of the next replay is known.
+# share({finished, tickets, first, pieces, threads, mine, f, words, told, all}) calls f(words) for pieces of a kernel
+# that nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
+# thread takes a ticket too many of every queue, so the first one of the next replay is known; as each queue has tickets
+# for as many pieces, the last of `all` may have some too many.
 # push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a

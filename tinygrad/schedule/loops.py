@@ -7,7 +7,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.ops import Trait, having
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 DIVIDES = having(Trait.DIVIDES)

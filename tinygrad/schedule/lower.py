@@ -21,7 +21,7 @@ from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, 
 from tinygrad.uop.dims import is_int, sint, upper
 from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
 from tinygrad.uop.local import lengths, start
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
 from tinygrad.uop.rewrite import on_sources, rebuild

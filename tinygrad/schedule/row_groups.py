@@ -19,7 +19,7 @@ from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iterations
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
@@ -68,11 +68,7 @@ class Group:
 
   def is_like(self, b: Group) -> bool:
     """Whether both are of as many elements, which are few."""
-    return (n := [*map(loop_length, self.rows)]) == [*map(loop_length, b.rows)] and prod(n) <= FEW
-
-
-def loop_length(r: UOp) -> int:
-  return int(r.src[0].vmax)
+    return (n := [*map(extent, self.rows)]) == [*map(extent, b.rows)] and prod(n) <= FEW
 
 
 def is_row_index(x: RowAccess, r: UOp, step: int, n: int) -> bool:
@@ -121,7 +117,7 @@ def elsewhere(group: Group, slots: Slots, ids: LoopIds) -> Group:
 
 def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
   """Its loop r taken apart into r // low and r % low."""
-  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (loop_length(r) // low, low))
+  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (extent(r) // low, low))
   stores = with_loops(UOp.sink(*group.stores), {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
@@ -134,7 +130,7 @@ def cut(a: Group, b: Group) -> tuple[UOp, int] | None:
     for r in b.rows:
       if (c := y.offset.terms.get(r, 0)) > 0:
         for slot, end in ends:
-          if slot == y.slot and c < end < c * loop_length(r) and end % c == 0 and (c * loop_length(r)) % end == 0:
+          if slot == y.slot and c < end < c * extent(r) and end % c == 0 and (c * extent(r)) % end == 0:
             return r, end // c
   return None
 
@@ -158,7 +154,7 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   def alike(r: UOp, s: UOp, slot: int) -> bool:
     places = [(x, i) for group, i in ((a, r), (b, s)) for x in group.accesses if x.slot == slot]
     step = max(x.offset.terms.get(i, 0) for x, i in places)
-    return all(is_row_index(x, i, step, loop_length(r)) for x, i in places)
+    return all(is_row_index(x, i, step, extent(r)) for x, i in places)
 
   pairs: dict[UOp, UOp] = {}
   for s in loops:
@@ -199,7 +195,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
   for loops in (b.rows,) if target.threads else (b.rows, (*b.rows, *reduction_loops(b))):
     pairs = matched(a, b, loops)
     rows = tuple(r for r in a.rows if r in pairs.values())
-    if prod(map(loop_length, rows)) < LEAST_ROWS:
+    if iterations(rows) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     saved = bytes_saved(a, b, rows)
@@ -241,11 +237,11 @@ def with_stores(a: Group, b: Group, pairs: Mapping[UOp, UOp]) -> Group:
 def has_few_rows(group: Group, target: Target) -> bool:
   """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel. What does
   not stream has a cluster a row, if its groups hold that in their registers."""
-  groups = rows = int(prod(map(loop_length, group.rows)))
+  groups = rows = iterations(group.rows)
   if group.tiled and target.threads:
     folds = [u for u in UOp.sink(*group.stores).toposort() if u.op is Ops.FOLD]
     loops = [s.src[2:] for s in group.stores] + [u.src[1:] for u in folds]
-    n = ceildiv(max(prod(loop_length(r) for r in x if r not in group.rows) for x in loops), target.held)
+    n = ceildiv(max(iterations(r for r in x if r not in group.rows) for x in loops), target.held)
     groups *= n if n <= target.cluster else 1
   return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
 
@@ -254,7 +250,7 @@ def fits(group: Group, cache: int) -> bool:
   """Whether enough rows are independent, and they stay in the cache: a row's elements lie together in memory, or else
   those of the rows of a block, which are neighbours along the innermost loop."""
   independent = [r for r in group.rows if all(r in s.src[2:] for s in group.stores)]
-  if group.totals and prod(map(loop_length, independent)) < LEAST_PARALLEL:
+  if group.totals and iterations(independent) < LEAST_PARALLEL:
     return False
   last = [*independent, *(r for r in group.rows if r not in independent)][-1]
   for x in group.accesses:
@@ -271,7 +267,7 @@ def row_bytes(group: Group) -> int:
   per_slot: dict[int, int] = {}
   for x in group.accesses:
     if last in x.offset.terms:
-      rows = prod(loop_length(r) for r in group.rows if r in x.offset.terms)
+      rows = iterations(r for r in group.rows if r in x.offset.terms)
       per_slot[x.slot] = max(per_slot.get(x.slot, 0), x.nbytes // rows)
   return sum(per_slot.values())
 
@@ -282,4 +278,4 @@ def work(store: UOp, by_index: bool = False) -> int:
   loops, folds = store.src[2:], [u for u in store.toposort() if u.op is Ops.FOLD]
   at = {u: u.src[0].src[::2] if by_index and u.src[0].op is Ops.ONE_HOT else loops for u in folds}  # a row, a value
   steps = ((*u.src[1:], *(r for r in loops if any(r in x.loops for x in at[u]))) for u in folds)
-  return int(prod(map(loop_length, loops)) + sum(2 * prod(map(loop_length, over)) for over in steps))
+  return int(iterations(loops) + sum(2 * iterations(over) for over in steps))

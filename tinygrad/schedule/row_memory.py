@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import prod
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, loop_length
+from tinygrad.schedule.row_groups import Group
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
+from tinygrad.uop.loops import extent, iterations
 
 WHATEVER = 1 << 40  # bytes
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
@@ -24,10 +24,10 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   for atom, c in offset.terms.items():
     if atom in rows:
       continue
-    below = [r for r, step in rows.items() if abs(c) >= step * loop_length(r)]
-    if any(c % (rows[r] * loop_length(r)) for r in below):
+    below = [r for r, step in rows.items() if abs(c) >= step * extent(r)]
+    if any(c % (rows[r] * extent(r)) for r in below):
       return None
-    out = out.plus(Affine(0, {atom: c // prod(map(loop_length, below))}))
+    out = out.plus(Affine(0, {atom: c // iterations(below)}))
   return out.plus(Affine(offset.const)) if abs(offset.const) < min(rows.values(), default=1) else None
 
 
@@ -72,7 +72,7 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
       continue
     steps = {r: c for r, c in affine(found[0].src[1], memo).terms.items() if r in group.rows}
     inner = [inner_offset(affine(u.src[1], memo), steps) for u in found]
-    size = found[0].src[0].arg.size // prod(map(loop_length, group.rows))
+    size = found[0].src[0].arg.size // iterations(group.rows)
     if len(steps) < len(group.rows) or any(x is None for x in inner):
       continue
     if (room := room - size * found[0].dtype.itemsize) < 0:
@@ -115,9 +115,9 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
     if len(users) < 2 or any(s.src[0].src[0] in read for s in stores[users[0] : users[-1]]):
       continue
     own += 1
-    memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(loop_length, loops))))
+    memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, iterations(loops)))
     order = sorted(range(len(loops)), key=lambda i: loops[i].arg[0])  # it lies as its first reader goes through it
-    flat = {u: affine(row_major((its[i], loop_length(its[i])) for i in order), {}) for u, its in same.items()}
+    flat = {u: affine(row_major((its[i], extent(its[i])) for i in order), {}) for u, its in same.items()}
     places = {u: UOp.new(Ops.INDEX, u.dtype, (memory, at.uop())) for u, at in flat.items()}
     reads = {u: UOp.new(Ops.LOAD, u.dtype, (where,)) for u, where in places.items()}
     ours = {loops[i]: loops[i].replace(arg=(loops[i].arg[0], AxisKind.LOOP)) for i in order}

@@ -26,7 +26,7 @@ from tinygrad.schedule.row_groups import (
 )
 from tinygrad.schedule.row_memory import WHATEVER, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds
 
 MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew, if it has that ratio

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
-from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
+from tinygrad.codegen.analysis.accesses import lanes_for, operands_of
 from tinygrad.codegen.heuristics.cores import plan_product
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
 from tinygrad.codegen.heuristics.gpu import (
@@ -35,6 +35,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
+from tinygrad.uop.loops import extent
 
 COPIES = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_BLOCK = 16  # iterations
@@ -64,7 +65,7 @@ class Nest:
     self.stages, self.operands, self.may_block = Stages(nest), list[UOp](), False
     self.a, self.main = self.stages.a, self.stages.a.main
     self.over = () if self.main is None else self.main.over
-    self.sizes = (*map(size, self.a.parallel), -len(self.over))
+    self.sizes = (*map(extent, self.a.parallel), -len(self.over))
     if self.main is not None and self.stages.at_top(self.main):
       self.operands = [x for x in operands_of(self.a, self.main) if self.stages.packable(self.main, x)]
       self.may_block = not nest.blocked and sums_fit(self.main, self.stages)
@@ -85,7 +86,7 @@ class Nest:
     for i, x in enumerate(self.operands):
       found[f"stage{i}"] = (staged := any(p.operand is x for p in plan.panels)), [not staged]
     if self.may_block:
-      whole = size(self.over[0])
+      whole = extent(self.over[0])
       now = plan.block or whole
       lengths = [x for x in (ceildiv(now, 2), 2 * now) if x >= LEAST_BLOCK]
       found["block"] = now % max(whole, 1), [x if x < whole else 0 for x in lengths]
@@ -119,18 +120,18 @@ class GridNest:
   def __init__(self, nest: NestSchedule) -> None:
     self.nest, self.plan = nest, plan_grid(nest)
     self.a, self.main = nest.a, nest.a.main
-    self.sizes = (*map(size, nest.parallel), 0 if self.main is None else -len(self.main.over))
+    self.sizes = (*map(extent, nest.parallel), 0 if self.main is None else -len(self.main.over))
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:
     plan, found = self.plan, dict[str, Any]()
     most = self.nest.room.target.group // (plan.threads * plan.lanes)
     room = 2 * self.nest.room.target.vector_registers / prod(plan.copies.values())
     for i, (r, n) in enumerate(plan.shared):
-      found[f"threads{i}"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * size(r)]
+      found[f"threads{i}"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * extent(r)]
       now = plan.copies[r]
-      found[f"copies{i}"] = now, next_copies(now, min(max(now * room, now), size(r)))
+      found[f"copies{i}"] = now, next_copies(now, min(max(now * room, now), extent(r)))
     if self.main is not None:
-      n, length = plan.lanes, size(self.main.over[-1])
+      n, length = plan.lanes, extent(self.main.over[-1])
       found["lanes"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * length]
       found["staged"] = bool(plan.stagings), [not plan.stagings]
     return found

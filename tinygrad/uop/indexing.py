@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop.affine import Affine
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.dims import is_int, sint, upper
 from tinygrad.uop.node import UOp
 from tinygrad.uop.node import sint_to_uop as number
@@ -86,3 +86,22 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
         flat = simplify(flat // n)
     out += reversed(group)
   return tuple(out)
+
+
+def all_of(*gates: UOp | None) -> UOp | None:
+  out: UOp | None = None
+  for g in gates:
+    out = g if out is None else out if g is None else UOp.new(Ops.AND, dtypes.bool, (out, g))
+  return out
+
+
+def gated(where: UOp, gate: UOp) -> UOp:
+  """An INDEX that holds under one more condition."""
+  return where.replace(src=(*where.src[:2], all_of(where.src[2] if len(where.src) > 2 else None, gate)))
+
+
+def within_bounds(x: UOp, end: UOp) -> UOp:
+  """x, or the last of `end`; 0 where there is none."""
+  last = affine(end, {}).plus(Affine(-1)).uop()
+  out = UOp.new(Ops.MIN, dtypes.index, (x, last))
+  return UOp.new(Ops.MAX, dtypes.index, (out, index(0))) if last.vmin < 0 else out

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.expressions import DIVIDES, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import efficiency, prod
+from tinygrad.helpers import efficiency
 from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, row_major
+from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.loops import extent, iterations, static
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
@@ -40,7 +41,7 @@ class Access:
       return 1.0
     if step == 0:  # all lanes share it, unless each has a condition of its own
       return lanes if v in self.masked else BROADCAST
-    shuffled = MIN_SHUFFLED <= lanes <= size(v) and (step == -1 or (v not in self.masked and not self.stored))
+    shuffled = MIN_SHUFFLED <= lanes <= extent(v) and (step == -1 or (v not in self.masked and not self.stored))
     if not shuffled or step is None or not -1 <= step <= MAX_SHUFFLED:
       return GATHER * lanes * self.word
     return 2.0 * step - 1 if step > 0 else 2.0
@@ -50,9 +51,9 @@ class Access:
     registers."""
     if v is None or (step := self.strides.get(v)) is None or self.masked or self.word > 1:
       return None
-    if not min(MOST_TRANSPOSED, size(v)) >= lanes > 1:
+    if not min(MOST_TRANSPOSED, extent(v)) >= lanes > 1:
       return None
-    found = (r for r, s in self.strides.items() if s == 1 and static(r) and abs(step) >= min(lanes, size(r)) > 1)
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and abs(step) >= min(lanes, extent(r)) > 1)
     return next(found, None)
 
 
@@ -67,7 +68,7 @@ class Item:
 
   @property
   def work(self) -> float:
-    return float(prod(size(r) for r in self.ranges))
+    return float(iterations(self.ranges))
 
   @property
   def over(self) -> tuple[UOp, ...]:
@@ -77,21 +78,7 @@ class Item:
   def cost(self, cut: UOp | None = None, part: float = 1.0) -> float:
     """Iterations and elements of memory that are read, where only this part of a range is taken."""
     over = [self.ranges, *(x.strides for x in self.accesses)]
-    return sum(float(prod(size(r) for r in rs)) * (part if cut in rs else 1.0) for rs in over)
-
-
-def size(r: UOp) -> int:
-  """The (greatest) number of iterations."""
-  return int(r.src[0].vmax)
-
-
-def iteration_of(loops: Sequence[UOp]) -> Affine:
-  """Which iteration of these loops, the outermost first, it is."""
-  return affine(row_major((r, size(r)) for r in loops), {})
-
-
-def static(r: UOp) -> bool:
-  return r.src[0].op is Ops.CONST
+    return sum(float(iterations(rs)) * (part if cut in rs else 1.0) for rs in over)
 
 
 def folds_of(stores: Sequence[UOp]) -> list[UOp]:
@@ -107,7 +94,7 @@ def rereads(stores: Sequence[UOp]) -> set[UOp]:
 
 def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
-  if not all(map(static, fold.src[1:])) or (times := prod(map(size, fold.src[1:]))) > INLINE:
+  if not all(map(static, fold.src[1:])) or (times := iterations(fold.src[1:])) > INLINE:
     return False
   seen, stack = {fold.src[0]}, [fold.src[0]]
   while times > 1 and stack and len(seen) <= INLINE_NODES:
@@ -155,7 +142,7 @@ class Analysis:
         continue
       if u.op is Ops.FOLD or not self.reducing.isdisjoint(u.src):
         self.reducing.add(u)
-      if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
+      if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and extent(u.src[0]) == 2:
         self.residues[u.src[0]] = 2  # a choice of two values that share their operands
       if u.dtype is dtypes.index and u.op in DIVIDES and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
@@ -210,7 +197,7 @@ class Analysis:
       if u.dtype not in (dtypes.index, dtypes.void) and (u in self.data or not self.along.isdisjoint(self.deps[u])):
         self.itemsize = max(self.itemsize, u.dtype.itemsize)
       if u.op is Ops.FOLD and is_inlined(u):
-        times *= int(prod(size(r) for r in u.src[1:]))
+        times *= iterations(u.src[1:])
         operations += times
         stack.append((u.src[0], times))
       elif u.op is Ops.FOLD:
@@ -229,7 +216,7 @@ class Analysis:
 
 def lanes_for(r: UOp, most: int) -> int:
   """The vector length along r: the longest, or what covers the range."""
-  n = size(r)
+  n = extent(r)
   return most if n >= most else 1 << max(n - 1, 0).bit_length()
 
 
@@ -239,11 +226,11 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   if r is None:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
-  used, over = lanes * efficiency(size(r), lanes), item.over
+  used, over = lanes * efficiency(extent(r), lanes), item.over
   rows = None if over else next((x for a in item.accesses if (x := a.across(r, lanes)) is not None), None)
   turned = [rows is not None and a.across(r, lanes) is rows for a in item.accesses]  # all of one square
   costs = [TURN * (1 + a.stored) if t else a.cost(r, lanes) for t, a in zip(turned, item.accesses)]
-  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, over))), 1) if r in over else 0.0
+  finish = 2.0 * lanes.bit_length() / max(iterations(over), 1) if r in over else 0.0
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
 

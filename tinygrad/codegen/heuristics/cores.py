@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
@@ -18,6 +18,7 @@ from tinygrad.device.cores import EIGHT_ROWS, Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.loops import extent, iterations, static
 
 LEAST_BLOCK, BLOCK = 32, 128  # rows and columns of a group
 TILE = 64 * 32  # most elements of a warp's
@@ -68,7 +69,9 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
       continue
     m, n = (longest([r for r in nest.parallel if r in a.deps[p] and r not in a.deps[q]]) for p, q in ((x, y), (y, x)))
     k = longest([r for r in item.over if r in a.deps[x] and r in a.deps[y]])
-    if m is None or n is None or k is None or min(size(m), size(n)) < LEAST or size(k) < ROW // core.operand.itemsize:
+    if m is None or n is None or k is None or min(map(extent, (m, n))) < LEAST:
+      continue
+    if extent(k) < ROW // core.operand.itemsize:
       continue
     if any(s.stored and s.strides.get(m) == 1 for s in a.items[-1].accesses):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
@@ -77,11 +80,11 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
       if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
         others = tuple(r for r in item.over if r is not k)
         may = not nest.grid and all(static(r) and r not in nest.limited for r in others)
-        yield replace(found, joined=others) if may and size(k) % found.depth == 0 else found
+        yield replace(found, joined=others) if may and extent(k) % found.depth == 0 else found
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:
-  return max((r for r in loops if static(r)), key=size, default=None)
+  return max((r for r in loops if static(r)), key=extent, default=None)
 
 
 def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
@@ -90,21 +93,21 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
   target, again = nest.room.target, rereads(nest.kernel.src)
   for teams in range(1, core.teams + 1):
     block = teams * core.m, core.n
-    parts = [divmod(size(r), x) for r, x in zip(loops, (*block, core.k))]
+    parts = [divmod(extent(r), x) for r, x in zip(loops, (*block, core.k))]
     if parts[2][1] or not all(whole for whole, _ in parts) or (again and any(rest for _, rest in parts)):
       continue
     placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
     nbytes, room = nbytes - EIGHT_ROWS, target.scratch - EIGHT_ROWS
-    if (stages := min(STAGES, room // nbytes, prod(map(size, a.folds[0].over)) // core.k)) > 1:
-      groups = int(prod(ceildiv(size(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
+    if (stages := min(STAGES, room // nbytes, iterations(a.folds[0].over) // core.k)) > 1:
+      groups = int(prod(ceildiv(extent(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
       cost = core.cycles(teams, groups, target.units, room // (stages * nbytes))
       yield Product(core, loops, block, (core.m, core.n), core.k, placed, stages, cost)
 
 
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of fragments that lanes read. Of blocks there are as many as make a group for most multiprocessors."""
-  (m, n, _), others = map(size, loops), int(prod(size(r) for r in nest.parallel if r not in loops))
-  terms = int(prod(size(r) for r in a.folds[0].over))
+  (m, n, _), others = map(extent, loops), iterations(r for r in nest.parallel if r not in loops)
+  terms = iterations(a.folds[0].over)
   rows, columns = (min(BLOCK, max(1 << (x - 1).bit_length(), LEAST_BLOCK)) for x in (m, n))
   busy = nest.room.target.units * 3 // 4
   while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > LEAST_BLOCK:
@@ -120,15 +123,17 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
 
 def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """One of several nests of a group, each of whose warps has some of the rows."""
-  (m, n, k), warps = loops, prod(size(r) for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
-  depths = [d for d in range(core.k, min(size(k), core.k if core.across else DEPTH) + 1, core.k) if size(k) % d == 0]
-  whole = size(m) == warps * core.m and size(n) % core.n == 0 and m is nest.room.row
+  (m, n, k), warps = loops, iterations(r for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
+  depths = [
+    d for d in range(core.k, min(extent(k), core.k if core.across else DEPTH) + 1, core.k) if extent(k) % d == 0
+  ]
+  whole = extent(m) == warps * core.m and extent(n) % core.n == 0 and m is nest.room.row
   if not whole or not depths or {m, n} != {*nest.parallel}:
     return
-  placed, nbytes = staged_operands(nest, a, core, pair, loops, (size(m), size(n)), depths[-1])
-  stages = 1 + (depths[-1] == size(k) and nest.around != ())
+  placed, nbytes = staged_operands(nest, a, core, pair, loops, (extent(m), extent(n)), depths[-1])
+  stages = 1 + (depths[-1] == extent(k) and nest.around != ())
   if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages <= nest.room.target.scratch:
-    yield Product(core, loops, (size(m), size(n)), (core.m, size(n)), depths[-1], placed, stages)
+    yield Product(core, loops, (extent(m), extent(n)), (core.m, extent(n)), depths[-1], placed, stages)
 
 
 def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
@@ -137,16 +142,16 @@ def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
   inner = [name for name, r in nest.names.items() if r is not row]
   if core is None or row not in nest.parallel or len(inner) > 1:
     return False
-  name, warps = nest.name_of(row), size(row) // core.m
+  name, warps = nest.name_of(row), extent(row) // core.m
   (down, _, _), (across, _, _) = core.d.lanes
   columns = [nest.names[x] for x in inner]
-  team = [size(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid]
-  whole = all(static(r) and size(r) % core.n == 0 < size(r) <= 2 * DEPTH for r in columns)
+  team = [extent(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid]
+  whole = all(static(r) and extent(r) % core.n == 0 < extent(r) <= 2 * DEPTH for r in columns)
   if team != [warps * down, across] or not whole:
     return False
   # what a block has of its columns, and all rows read
   of_columns = [i for i, (x, *_) in enumerate(nest.operands) if x.op is Ops.LOAD and a.deps[x] == {*columns}]
-  nbytes = sum(2 * size(r) * 4 for r in columns for _ in of_columns)
+  nbytes = sum(2 * extent(r) * 4 for r in columns for _ in of_columns)
   if nbytes and max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes < nest.room.target.scratch:
     nest.pipeline(2)
     nest.stage(*(Staged(i, (), (inner[0],), 0, ((inner[0],),)) for i in of_columns))
@@ -169,7 +174,7 @@ def staged_operands(
 ) -> tuple[tuple[Staged, ...], int]:
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
   placed, nbytes, (m, n, k), itemsize = list[Staged](), EIGHT_ROWS * core.late, loops, pair[0].dtype.itemsize
-  for x, side, extent, held in zip(pair, (m, n), block, (core.a, core.b)):
+  for x, side, many, held in zip(pair, (m, n), block, (core.a, core.b)):
     # rows of a member are each a warp's alone: it keeps what is the same in all iterations that nests share
     kept = nest.grid and side is m and {*nest.around}.isdisjoint(x.toposort())
     if kept or any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
@@ -178,13 +183,13 @@ def staged_operands(
     inner = side if any(y.strides.get(side) == 1 for y in loads) else k
     outer = k if inner is side else side
     tile = isinstance(held, SwizzledTile)
-    row = extent + 8 * (not tile) if inner is side else depth + 16 // itemsize * (not tile)
-    whole = depth if inner is k else math.gcd(size(side), extent) if tile or size(side) % extent == 0 else 1
+    row = many + 8 * (not tile) if inner is side else depth + 16 // itemsize * (not tile)
+    whole = depth if inner is k else math.gcd(extent(side), many) if tile or extent(side) % many == 0 else 1
     vector = neighbours(loads, inner, math.gcd(whole, 16 // itemsize))
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
     number = next(j for j, (y, *_) in enumerate(nest.operands) if narrowed(y, x.dtype) is x)
     placed.append(Staged(number, o, i, row, (i, o), vector, tile))
-    nbytes += round_up(row * (depth if inner is not k else extent) * itemsize, LINE)
+    nbytes += round_up(row * (depth if inner is not k else many) * itemsize, LINE)
   return tuple(placed), nbytes
 
 
@@ -211,7 +216,7 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   for name in (f"{m}.i.i.o", f"{n}.i.i.o"):
     unroll(nest, name)
   both = f"{m}.o", f"{n}.o"
-  if bands := [(x, band) for x, band in zip(both, BANDS) if x in nest.names and size(nest.names[x]) % band == 0]:
+  if bands := [(x, band) for x, band in zip(both, BANDS) if x in nest.names and extent(nest.names[x]) % band == 0]:
     nest.split(*bands[0])
   others = (nest.name_of(r) for r in nest.parallel if r not in p.loops)
   nest.bind("groups", *others, f"{n}.o.o", f"{m}.o.o", *both, f"{n}.o.i", f"{m}.o.i")

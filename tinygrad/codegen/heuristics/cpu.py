@@ -23,8 +23,6 @@ from tinygrad.codegen.analysis.accesses import (
   lane_cost,
   lanes_for,
   operands_of,
-  size,
-  static,
 )
 from tinygrad.codegen.expressions import MIN_SHUFFLED
 from tinygrad.codegen.nests import NestSchedule, Staged
@@ -32,6 +30,7 @@ from tinygrad.codegen.primitives.stage import LINE, bytes_of_sums
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.loops import extent, iterations, static
 
 ACCUMULATORS = 8  # that hide the latency of an addition
 EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
@@ -200,17 +199,17 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
     return sum(i.work * stages.discount(i, v) for i in a.items)
 
   # a range whose copies make divisions affine is better unrolled than divided lane by lane
-  lanes = [r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
+  lanes = [r for r in a.parallel if extent(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
   v = min((None, *lanes), key=total)
   tiles = {} if v is None else {v: Tile(1, lanes_for(v, most))}
-  if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
+  if main is not None and main.work >= 4 * iterations(a.parallel):
     most_copies = max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS)
     tiles.update(tile_for(main, v, most, a.parallel, target, most_copies))
   else:
     tiles.update(tile_elementwise(a, v, most))
     for r, copies in a.residues.items():
       all_copies = copies * prod(t.copies for t in tiles.values())
-      if r in a.parallel and r not in tiles and copies <= size(r) and all_copies <= 2 * MAX_ROWS:
+      if r in a.parallel and r not in tiles and copies <= extent(r) and all_copies <= 2 * MAX_ROWS:
         tiles[r] = Tile(copies)
   return complete(nest, stages, v, tiles)
 
@@ -242,18 +241,18 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOp
   first, last = main.over[0], main.over[-1]
   room = target.cache // PANEL_PARTS
   if panel > room:
-    length = size(first) * room // (2 * panel)
-    length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
+    length = extent(first) * room // (2 * panel)
+    length = max((d for d in range(max(length // 3, 1), length + 1) if extent(first) % d == 0), default=length)
   else:
-    times = {r: ceildiv(size(r), tiles.get(r, Tile()).size) for r in main.ranges}
+    times = {r: ceildiv(extent(r), tiles.get(r, Tile()).size) for r in main.ranges}
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
+    few = extent(last) < 64 or iterations(dims) < BLOCK_OUTPUTS
     if first is not last or not far or few or bytes_of_sums(main.fold, dims) > room // 2:
       return 0
     sums = max(prod(t.size for r, t in tiles.items() if r not in x.strides) for x in streams)  # of each that is read
-    length = max(FAR * sums, size(last) // FAR_BLOCKS)
+    length = max(FAR * sums, extent(last) // FAR_BLOCKS)
   return length
 
 
@@ -276,9 +275,9 @@ class Window(NamedTuple):
 
 def windows_of(item: Item, parallel: Sequence[UOp]) -> list[Window]:
   """Those over the first loop that has one, of what hardly any other loop reads again."""
-  reads = [x for x in item.accesses if prod(size(r) for r in item.ranges if r not in x.strides) < MAX_ROWS]
+  reads = [x for x in item.accesses if iterations(r for r in item.ranges if r not in x.strides) < MAX_ROWS]
   for k in filter(static, item.over):
-    every = [Window(k, r, size(k) if size(k) <= LONGEST else MAX_ROWS) for r in parallel]
+    every = [Window(k, r, extent(k) if extent(k) <= LONGEST else MAX_ROWS) for r in parallel]
     if found := [w for w in every if any({*w[:2]} <= x.strides.keys() and w.part(x, 2) < 1 for x in reads)]:
       return found
   return []
@@ -292,17 +291,17 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     lanes = lanes_for(v, most)
     if (rows := next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)) is not None:
       return {v: Tile(1, lanes), rows: Tile(lanes)}
-    wanted = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2
-    return {v: Tile(wanted if item.operations < 24 and size(v) >= 2 * lanes else 1, lanes)}
+    wanted = 4 if item.operations < 8 and extent(v) >= 4 * lanes else 2
+    return {v: Tile(wanted if item.operations < 24 and extent(v) >= 2 * lanes else 1, lanes)}
   if not a.parallel:
     return {}
   inner = a.parallel[-1]
   for access in item.accesses:
     for r in a.parallel:
-      if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
-        return {r: Tile(min(MAX_ROWS, size(r)))}
+      if r is not inner and access.strides.get(r) == 1 and extent(r) > 1:
+        return {r: Tile(min(MAX_ROWS, extent(r)))}
   few = item.operations < 64 and static(inner)
-  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)} if few else {}
+  return {inner: Tile(max(extent(inner), 1) if extent(inner) <= MAX_ROWS else 4)} if few else {}
 
 
 def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
@@ -310,18 +309,18 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   registers; and of a loop of the reduction along which an operand slides, so many steps at once."""
   lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
   lanes = lanes_for(lane, most) if lane is not None else 1
-  axes = [r for r in parallel if r in item.ranges and size(r) > 1]
+  axes = [r for r in parallel if r in item.ranges and extent(r) > 1]
   # near each other first
   near = sorted(
     axes, key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0)
   )
   others = [r for r in near if r is not v]
   free = [r for r in others if any(r not in x.strides for x in item.accesses)]
-  if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
+  if not free and v in axes and extent(v) <= lanes:  # there are no copies of v: neighbours take their place
     free = others[:1]
   best: tuple[float, Tiles] = (math.inf, {})
   beyond = 1 if free else lanes  # with idle lanes, what nothing reads again is read in one pass
-  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes < size(v) + beyond]
+  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes < extent(v) + beyond]
   # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
   steps = [(min(x.cost(lane, lanes), 2.0), x) for x in item.accesses]
   pairs: list[tuple[Window | None, Ranges]] = [(None, ()), *((None, (r,)) for r in free)]
@@ -329,7 +328,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   if lane is v and (windows := windows_of(item, others)):  # all processors take the same steps, in one order
     pairs = [(w, (w.along, *pair)) for w in windows for pair in ((), *((r,) for r in free)) if w.along not in pair]
   for mine, (window, pair) in itertools.product((1, *own), pairs):
-    for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
+    for counts in itertools.product(*([c for c in COPIES if c <= extent(r)] for r in pair)):
       copies, tile = dict(zip(pair, counts, strict=True)), mine * prod(counts)
       if tile > min(target.vector_registers, most_copies) or (window and tile * window.steps > TOGETHER):
         continue
@@ -348,7 +347,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
         tiles[window.over] = Tile(window.steps)
       else:
         jumps = sum(jumps_of(x, item.over, tiles) for step, x in steps if step <= 1)
-        cost += 2 * JUMP * jumps / prod(map(size, item.over)) / tile
+        cost += 2 * JUMP * jumps / iterations(item.over) / tile
       if v is not None and v in item.ranges:
         tiles[v] = Tile(mine, lanes)
       if cost < limit:
@@ -360,8 +359,8 @@ def idle(copies: dict[UOp, int], v: UOp | None, mine: int, lanes: int) -> float:
   """How many times as long a tile takes as one whose loops it divides, and whose sums hide each other's latency."""
   times = max(1.0, 1 + 0.5 * (1 - mine * prod(copies.values()) / ACCUMULATORS))
   for r, c in copies.items():
-    times /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
-  return times if v is None else times / efficiency(size(v), mine * lanes)
+    times /= efficiency(extent(r), c) * (1.0 if extent(r) % c == 0 else 0.97)
+  return times if v is None else times / efficiency(extent(v), mine * lanes)
 
 
 def reads_of(
@@ -399,14 +398,14 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
   held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
   wanted = max(ACCUMULATORS // max(held, 1), 1)
   if v is not None and v in item.ranges:
-    copies = min(wanted, 4, max(size(ranges[-1]) // 4, 1))
-    if size(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
-      copies = size(ranges[-1])  # which makes the conditions constants
+    copies = min(wanted, 4, max(extent(ranges[-1]) // 4, 1))
+    if extent(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
+      copies = extent(ranges[-1])  # which makes the conditions constants
     return ranges, Tile(copies, 1)
   if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
     return ranges, Tile(1, 1)
   lanes = lanes_for(lane, most)
-  return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
+  return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, extent(lane) // lanes), 1), lanes)
 
 
 def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cache: int) -> tuple[UOp, ...]:
@@ -418,7 +417,7 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, cach
   shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
 
   packed = [x.strides.get(v, 1) != 1 for x in main.accesses]
-  panels = sum(x.itemsize * prod(map(size, x.strides)) for x, is_panel in zip(main.accesses, packed) if is_panel)
+  panels = sum(x.itemsize * iterations(x.strides) for x, is_panel in zip(main.accesses, packed) if is_panel)
   runs = [(x, *pieces_of(x, main.over, tiles, is_panel)) for x, is_panel in zip(main.accesses, packed)]
 
   def anew(r: UOp) -> float:
@@ -440,7 +439,7 @@ def jumps_of(x: Access, over: Ranges, tiles: Tiles) -> int:
 
 def pieces_of(x: Access, over: Ranges, tiles: Tiles, packed: bool = False) -> tuple[int, int]:
   """In how many pieces, each far from the others, a tile reads something in a run of a reduction; bytes of each."""
-  steps = [(abs(s or 0), size(r) if r in over else tiles.get(r, Tile()).size) for r, s in x.strides.items()]
+  steps = [(abs(s or 0), extent(r) if r in over else tiles.get(r, Tile()).size) for r, s in x.strides.items()]
   span, apart = x.itemsize, 1
   for step, times in sorted(steps):
     if packed:
@@ -473,12 +472,12 @@ class Stages:
     if item.fold is None or v is None or v not in item.ranges:
       return item_cost(item, v, self.most)
     lanes = lanes_for(v, self.most)
-    used = lanes * efficiency(size(v), lanes)
+    used = lanes * efficiency(extent(v), lanes)
     cost = OPERATION * item.operations
     staged: set[UOp] = set()  # and what is below: what several operands read counts once
     for operand in operands_of(self.a, item):
       d = self.a.deps[operand]
-      reuse = prod(size(r) for r in self.a.parallel if r in item.ranges and r not in d)
+      reuse = iterations(r for r in self.a.parallel if r in item.ranges and r not in d)
       if v in d and self.packable(item, operand) and reuse >= GATHERED_REUSE * MAX_ROWS:
         below = operand.toposort(lambda u: u not in staged)
         staged.update(below)
@@ -500,7 +499,7 @@ class Stages:
 
     def reuse(d: frozenset[UOp]) -> int:
       inside = itertools.dropwhile(d.__contains__, order)
-      return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
+      return int(prod(ceildiv(extent(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
 
     together = dict.fromkeys(x for i in self.a.items if i.over == item.over for x in operands_of(self.a, i))
     known = {x: reuse(self.a.deps[x]) for x in together if self.packable(item, x)}
@@ -512,7 +511,7 @@ class Stages:
     out, offset = list[StagedOperand](), self.taken
     for x in wanted[:MOST_STAGED]:
       panel = self.panel(item, x, order, tiles)
-      rests = [r for r in self.a.deps[x] if size(r) % tiles.get(r, Tile()).size]
+      rests = [r for r in self.a.deps[x] if extent(r) % tiles.get(r, Tile()).size]
       if offset + panel.nbytes * (1 + len(rests)) <= self.target.scratch:
         out.append(panel)
         offset += panel.nbytes * (1 + len(rests))
@@ -537,5 +536,5 @@ class Stages:
     within = [r for r in order if r in d and tiles.get(r, Tile()).size > 1]
     dims += [(r, ".i") for r in sorted(within, key=lambda r: tiles[r].lanes)]
     blocks = {r: tiles.get(r, Tile()).size for r in (*d, *item.over)}
-    elements = int(prod({"": size(r), ".o": ceildiv(size(r), blocks[r])}.get(part, blocks[r]) for r, part in dims))
+    elements = int(prod({"": extent(r), ".o": ceildiv(extent(r), blocks[r])}.get(part, blocks[r]) for r, part in dims))
     return StagedOperand(operand, tuple(dims), level, round_up(elements * operand.dtype.itemsize, LINE))

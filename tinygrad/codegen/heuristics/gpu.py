@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, rereads, size, static
+from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, rereads
 from tinygrad.codegen.expressions import VECTOR
 from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
@@ -22,6 +22,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
 from tinygrad.numerics.split_sums import FEW, MOST_ROWS
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.loops import extent, iterations, static
 
 TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
@@ -103,7 +104,7 @@ def turned_load(nest: NestSchedule, a: Analysis) -> Turned | None:
   inner, outer = (next((r for r, step in x.strides.items() if step == 1), None) for x in (read, stored))
   if more or inner is None or outer is None or inner is outer or read.masked or outer not in read.strides:
     return None
-  return Turned(loads[0], inner, outer) if all(static(r) and size(r) >= SQUARE for r in (inner, outer)) else None
+  return Turned(loads[0], inner, outer) if all(static(r) and extent(r) >= SQUARE for r in (inner, outer)) else None
 
 
 def schedule_turned(nest: NestSchedule, turned: Turned) -> None:
@@ -190,11 +191,11 @@ class Primitives:
   def joined(self, order: tuple[UOp, ...], last: str, copies: int, vector: int) -> tuple[str, int, int]:
     """A reduction's last loop, joined with so many before it as give all lanes something to do; and its copies, of
     which a vector lies side by side."""
-    outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), size(order[-1]) // vector
+    outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), extent(order[-1]) // vector
     for r in order[-2::-1]:
       if here >= wanted or not (static(r) and static(order[-1])) or {r, order[-1]} & self.nest.limited.keys():
         break
-      outer, here = [self.names[r], *outer], here * size(r)
+      outer, here = [self.names[r], *outer], here * extent(r)
     if not outer:
       return last, copies, vector
     if vector > 1:
@@ -234,7 +235,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   main, outer = a.main, [r for r in ranges if not a.folds or any(r in i.ranges for i in a.folds)]
   copies: Counts = {}
   lanes = 1
-  outputs = int(prod(size(r) for r in outer))
+  outputs = iterations(outer)
   along = contiguous(a.items, outer)
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
   stagings = Stagings()
@@ -257,7 +258,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
       threads = shares(main, axes, copies, group, group)
       stagings = staged(nest, a.folds, a, threads, copies, min(target.scratch, PLAIN))
   elif along is not None and outputs >= 8 * target.busy:
-    copies = {along: min(4, power_of_two(size(along) // 64))}
+    copies = {along: min(4, power_of_two(extent(along) // 64))}
   if not stagings:
     threads = shares(None, axes, copies, target.group // lanes, target.group)
   return grid_of(nest, a, threads, copies, lanes, stagings)
@@ -274,14 +275,14 @@ class KeptRow(NamedTuple):
 
   def lanes(self, least: int, target: Target) -> int:
     """How many threads have it: so many that it fits, if there are as many, in a group or all groups of a cluster."""
-    words, few = size(self.over[0]) * self.words, target.vector_registers // 3
+    words, few = extent(self.over[0]) * self.words, target.vector_registers // 3
     lanes = min(max(least, power_of_two(2 * ceildiv(words, few) - 1)), target.group * self.wide)
     groups = power_of_two(2 * ceildiv(words, 2 * few * lanes) - 1)
     return lanes * groups if groups <= target.cluster else min(lanes, target.group)
 
   def copies(self, lanes: int) -> tuple[int, int]:
     """(elements of each thread, of these side by side)"""
-    each = ceildiv(size(self.over[0]), lanes)
+    each = ceildiv(extent(self.over[0]), lanes)
     return round_up(each, beside := math.gcd(self.beside, power_of_two(each))), beside
 
 
@@ -301,10 +302,10 @@ def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow |
     if any(x.strides[own[0]] != 1 for x in along):
       return None
     beside = math.gcd(beside, *(VECTOR // x.itemsize for x in along if not x.stored))
-    beside = neighbours(along, own[0], math.gcd(beside, size(own[0]))) if own else beside
+    beside = neighbours(along, own[0], math.gcd(beside, extent(own[0]))) if own else beside
     over += own
   words = sum(memory.count(m) > 1 for m in set(memory))
-  alike = len({size(r) for r in over}) == 1 and nest.room.target.cooperates
+  alike = len({extent(r) for r in over}) == 1 and nest.room.target.cooperates
   return KeptRow((*over,), words * wide, beside, wide) if words and alike else None
 
 
@@ -345,15 +346,15 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
 
 def plan_member(nest: NestSchedule) -> Grid:
   """What a group's threads do of a nest that is one of several (group_rows.py): rows are theirs, the rest lanes'."""
-  a, numbers = nest.a, {name: size(r) for name, r in nest.grid.items()}
+  a, numbers = nest.a, {name: extent(r) for name, r in nest.grid.items()}
   threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
   rows = tuple(r for r in nest.parallel if r is nest.room.row)
   own = tuple(r for r in nest.parallel if r not in rows)
   last = contiguous(a.items, own)
-  copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
+  copies = {r: extent(r) // threads for r in rows} | dict.fromkeys(own, 1)
   shared, stagings = dict.fromkeys(rows, threads), Stagings()
   if last is not None and static(last):
-    copies[last] = aligned_copies(last, max(min(size(last) // lanes, 4), 1))
+    copies[last] = aligned_copies(last, max(min(extent(last) // lanes, 4), 1))
     overs = {i.over for i in a.folds if set(i.ranges) >= {last, *i.over} and nest.room.target.cooperates}
     contracted, room = [i for i in a.folds if i.over in overs], nest.room.target.scratch - nest.taken
     stagings = staged(nest, contracted, a, shared | {last: lanes}, copies, room)
@@ -367,10 +368,10 @@ def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) ->
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
   held, last = prod(n for r, n in copies.items() if r in i.ranges), order[-1]
-  if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= AHEAD * lanes and held <= ONCE:
+  if lanes > 1 and least_step(i, last) != 1 and static(last) and extent(last) >= AHEAD * lanes and held <= ONCE:
     tile = Tile(AHEAD)
   along = contiguous([i], order)  # what lies in local memory has few elements
-  by_lanes = sorted(order, key=lambda r: ((least_step(i, r) == 1) * (1 + (r is along)), size(r)))
+  by_lanes = sorted(order, key=lambda r: ((least_step(i, r) == 1) * (1 + (r is along)), extent(r)))
   return tuple(by_lanes) if lanes > 1 else order, tile
 
 
@@ -380,19 +381,19 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
   loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
   if not loads or not static(r):
     return 1
-  most = math.gcd(size(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(size(r), lanes)))
-  return most if (most := neighbours(loads, r, most)) < size(r) else 1
+  most = math.gcd(extent(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(extent(r), lanes)))
+  return most if (most := neighbours(loads, r, most)) < extent(r) else 1
 
 
 def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
   """Copies of a thread with which it reads a matrix once, that is multiplied with few rows; none for others."""
   if not i.accesses:
     return {}
-  *less, (most, matrix) = sorted(((int(prod(map(size, x.strides))), x) for x in i.accesses), key=lambda x: x[0])
+  *less, (most, matrix) = sorted(((iterations(x.strides), x) for x in i.accesses), key=lambda x: x[0])
   rows = [r for r in outer if r not in matrix.strides]
-  if any(FEW * n > most for n, _ in less) or not all(map(static, rows)) or prod(map(size, rows)) > MOST_ROWS:
+  if any(FEW * n > most for n, _ in less) or not all(map(static, rows)) or iterations(rows) > MOST_ROWS:
     return {}
-  return {r: min(size(r), MAX_ROWS) if r in rows else 1 for r in outer}
+  return {r: min(extent(r), MAX_ROWS) if r in rows else 1 for r in outer}
 
 
 def columns_of(
@@ -400,14 +401,14 @@ def columns_of(
 ) -> tuple[Counts, int] | None:
   """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
   reads lines of memory, or less where there would be hardly as many groups as multiprocessors."""
-  length, kind = int(prod(map(size, i.over))), min((x.itemsize for x in i.accesses), default=VECTOR)
+  length, kind = iterations(i.over), min((x.itemsize for x in i.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or (not once and max(copies.values()) > 1):
     return None
   read = [x for x in i.accesses if not once or along in x.strides]
   if not static(along) or any(x.strides.get(along) != 1 for x in read) or not read:
     return None
   most = max(2 * ONCE // int(prod(copies.values())), 1)
-  beside = neighbours(read, along, math.gcd(size(along), VECTOR // kind, power_of_two(most)))
+  beside = neighbours(read, along, math.gcd(extent(along), VECTOR // kind, power_of_two(most)))
   workers, line = outputs // int(beside * prod(copies.values())), MEMORY_LINE // (beside * kind)
   while (piece := line * beside * kind) > SECTOR and workers // line < target.units * (1 + (piece > 2 * SECTOR)):
     line //= 2
@@ -417,7 +418,7 @@ def columns_of(
 
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
   """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
-  return math.gcd(n, most, size(r)) if static(r) else 1
+  return math.gcd(n, most, extent(r)) if static(r) else 1
 
 
 def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], limit: int, most: int) -> dict[UOp, int]:
@@ -428,12 +429,12 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
 
   def loads(more: UOp | None) -> float:
     extents = {r: n * start.get(r, 1) * (1 + (r is more)) for r, n in out.items()}
-    used = prod(efficiency(size(r), n) for r, n in extents.items())
+    used = prod(efficiency(extent(r), n) for r, n in extents.items())
     each = [1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses] if item else [used]
     return float(sum(each) / used)
 
   while 2 * prod(out.values()) <= limit:
-    open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < size(r)]
+    open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < extent(r)]
     best = min(open_axes, key=lambda r: loads(r) * (0.9 if r is axes[0] else 1), default=None)
     if best is None or (most == MAX_ROWS and loads(best) > 0.99 * loads(None)):
       break
@@ -457,16 +458,16 @@ def stage(
     if loads and spans and users >= SHARED and x not in a.reducing and not local:
       used[x] = loads
   row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
-  whole = nest.grid and all(map(static, own)) and prod(map(size, own)) <= STEPS_OF_ROWS
+  whole = nest.grid and all(map(static, own)) and iterations(own) <= STEPS_OF_ROWS
   left = min(STEPS_OF_ROWS if whole else STEPS, room // 2 // row) if row else 0
   cut, length = own[0], 0
   for cut in reversed(own):
-    length = size(cut) if static(cut) and size(cut) <= left else power_of_two(left)
+    length = extent(cut) if static(cut) and extent(cut) <= left else power_of_two(left)
     extents[cut] = length
     left //= max(length, 1)
-    if length < size(cut) or not static(cut):
+    if length < extent(cut) or not static(cut):
       break
-  if not used or prod(size(r) for r in own) == 0 or prod(extents.get(r, 1) for r in own) < SHARED:
+  if not used or iterations(own) == 0 or prod(extents.get(r, 1) for r in own) < SHARED:
     return None
   panels, offset, parts = [], 0, dict[UOp, tuple[str, ...]]()
   for r in known:  # of a block; what threads share out may be split into elements side by side before
@@ -484,7 +485,8 @@ def stage(
     offset += round_up(wide * int(prod(extents[r] for r in rows[1:])) * x.dtype.itemsize, 64)
     outer = tuple(part for r in rows[:0:-1] for part in parts[r])
     panels.append(Staged(nest.number_of(x), outer, parts[rows[0]], wide, tuple(parts[r] for r in order), vector))
-  offset += 64 * len(panels) + offset * (size(cut) % length if static(cut) else 1) // length  # what a block leaves over
+  rest = extent(cut) % length if static(cut) else 1  # what a block leaves over
+  offset += 64 * len(panels) + offset * rest // length
   return Staging(cut, length, tuple(panels), offset) if offset <= room else None
 
 
@@ -496,16 +498,16 @@ def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
       nest.unroll(beside[0])
     elif beside:
       shared.append(beside[0])
-    elif i == 0 and (vector := math.gcd(aligned, size(nest.names[block]))) > 1:
+    elif i == 0 and (vector := math.gcd(aligned, extent(nest.names[block]))) > 1:
       nest.split(block, vector)
       nest.unroll(f"{block}.i")
       block += ".o"
     if block in nest.names:
       shared.append(block)
-  left = int(prod(size(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid))
+  left = int(prod(extent(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid))
   threads = list[str]()
   for name in shared:
-    many = size(nest.names[name])
+    many = extent(nest.names[name])
     mine = left if name is shared[-1] else min(left, power_of_two(2 * many - 1))
     left //= mine
     nest.split(name, mine, "clamp")
@@ -525,7 +527,7 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp | None:
   same along a loop is read once."""
 
   def weight(r: UOp) -> int:
-    return sum(int(prod(map(size, x.strides))) for i in items for x in i.accesses if x.strides.get(r) == 1)
+    return sum(iterations(x.strides) for i in items for x in i.accesses if x.strides.get(r) == 1)
 
   return max(reversed(ranges), key=weight, default=None)
 
@@ -533,7 +535,7 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp | None:
 def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target) -> int:
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
   along memory what is used once, or where there are too few outputs for as many threads."""
-  length, busy = int(prod(map(size, main.over))), target.busy
+  length, busy = iterations(main.over), target.busy
   if length < TOGETHER:
     return power_of_two(length // 4) if length >= BESIDE and reads_along(main) and not reused else 1
   if inner or workers < busy // (32 if reused else 8) or (reads_along(main) and not reused):

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.codegen.primitives.rebind import Version, gated
-from tinygrad.codegen.primitives.split import within_bounds
+from tinygrad.codegen.primitives.rebind import Version
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.numerics.fragments import digit
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.indexing import gated, within_bounds
+from tinygrad.uop.loops import extent, iteration_of, iterations
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   """Parallel loops as one of the grid's, or several together: each is a digit of the number, the last the lowest.
   Threads run in any order, and so do iterations of parallel loops; those beyond a loop's end do nothing."""
-  sizes, stride, number = [max(size(r), 1) for r in loops], int(prod(map(size, numbers))), iteration_of(numbers).uop()
+  sizes, stride, number = [max(extent(r), 1) for r in loops], iterations(numbers), iteration_of(numbers).uop()
   if int(prod(sizes)) != stride:
     raise IllegalStep(f"loops of {' times '.join(map(str, sizes))} iterations, for {stride} threads", "split them")
   versions = {}
@@ -38,7 +38,7 @@ def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
   """Whether it is the number of a thread among so many that come one after the other."""
   number, stride = Affine(0), 1
   for r in (r for r in grid if r.arg[1] is AxisKind.LOCAL):
-    number, stride = Affine(0, {r: stride}).plus(number), stride * size(r)
+    number, stride = Affine(0, {r: stride}).plus(number), stride * extent(r)
     if stride >= lanes and u is digit(number.uop(), 1, lanes):
       return True
   return False

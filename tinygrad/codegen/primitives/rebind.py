@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tinygrad.dtype import dtypes
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop.indexing import all_of, gated
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Loops = tuple[UOp, ...]
@@ -168,15 +168,3 @@ def permuted(loops: list[UOp], places: Sequence[Sequence[int | None]]) -> list[U
     moved = iter(sorted((row for row in rows if row[1][i] is not None), key=lambda row: row[1][i] or 0))
     rows = [next(moved) if row[1][i] is not None else row for row in rows]
   return [r for r, _ in rows]
-
-
-def all_of(*gates: UOp | None) -> UOp | None:
-  out: UOp | None = None
-  for g in gates:
-    out = g if out is None else out if g is None else UOp.new(Ops.AND, dtypes.bool, (out, g))
-  return out
-
-
-def gated(where: UOp, gate: UOp) -> UOp:
-  """An INDEX that holds under one more condition."""
-  return where.replace(src=(*where.src[:2], all_of(where.src[2] if len(where.src) > 2 else None, gate)))

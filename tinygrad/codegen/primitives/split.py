@@ -12,7 +12,8 @@ from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.dtype import dtypes
 from tinygrad.uop import AxisKind, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.indexing import within_bounds
+from tinygrad.uop.loops import LoopIds
 
 CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it or of a part of it
 
@@ -75,13 +76,6 @@ def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = 
     last = loop(ids, r, rest)
     versions.append(Version(at(base, (last, 1)), tuple(x for x in (once, last) if x is not None)))
   return versions, {"o": outer, "i": inner, "w": once, "t": last}
-
-
-def within_bounds(x: UOp, end: UOp) -> UOp:
-  """x, or the last of `end`; 0 where there is none."""
-  last = affine(end, {}).plus(Affine(-1)).uop()
-  out = UOp.new(Ops.MIN, dtypes.index, (x, last))
-  return UOp.new(Ops.MAX, dtypes.index, (out, index(0))) if last.vmin < 0 else out
 
 
 def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:

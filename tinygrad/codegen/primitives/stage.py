@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import iteration_of, size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.split import trips
 from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import prod, round_up
+from tinygrad.helpers import round_up
 from tinygrad.numerics.products import carries_rest, fast_two_sum
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 LINE = 64  # bytes, of which panels in memory are multiples
@@ -58,7 +57,7 @@ class Panel:
   @property
   def elements(self) -> tuple[int, int]:
     """(rows, elements of each)"""
-    return int(prod(map(size, self.outer))), max(int(prod(map(size, self.inner))), self.row)
+    return iterations(self.outer), max(iterations(self.inner), self.row)
 
   @property
   def place(self) -> UOp:
@@ -98,7 +97,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
 
 def bytes_of_sums(f: UOp, dims: Sequence[UOp]) -> int:
   """Of a result of the reduction `f` for all iterations of these loops."""
-  return round_up(int(prod(map(size, dims))) * f.dtype.itemsize, LINE)
+  return round_up(iterations(dims) * f.dtype.itemsize, LINE)
 
 
 def added(f: UOp, old: Sequence[UOp], part: UOp) -> Stores:
@@ -138,7 +137,7 @@ def accumulate(
 
   own = ids.like(dims, AxisKind.LOOP)
   effects = [*how[0](stores([neutral(f), UOp.const(dtype, 0)][: 1 + careful], own), {})]
-  whole, rest = divmod(size(r), length)
+  whole, rest = divmod(extent(r), length)
   for count, base, n, scheduled in ((whole, 0, length, how[1]), (1, whole * length, rest, how[2])):
     if n == 0 or count == 0:
       continue

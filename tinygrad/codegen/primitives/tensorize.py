@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tinygrad.codegen.analysis.accesses import iteration_of
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.numerics.fragments import elements_of_lane, lies_as, narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.loops import LoopIds, iteration_of
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tinygrad.codegen.analysis.accesses import iteration_of, size, static
-from tinygrad.codegen.primitives.rebind import gated
-from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, ceildiv, power_of_two, prod
@@ -21,7 +18,8 @@ from tinygrad.numerics.one_hots import rises, with_number
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.indexing import gated, within_bounds
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations, static
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
@@ -83,7 +81,7 @@ def scattered(store: UOp, most: float = math.inf) -> Found | None:
       alone = not looks_at(update, where.src[0]) and all(u.op is not Ops.FOLD for u in below)
       ways[:0] = [(start, update)] if alone and sum(CARDS[u.op].cost for u in below) <= most else []
     rows = any(c == 1 for r, c in affine(where.src[1], {}).terms.items() if r in loops and r is not place)
-    for start, update in ways if rows or size(place) >= LEAST else ():
+    for start, update in ways if rows or extent(place) >= LEAST else ():
       if f not in start.toposort():
         return f, parts, start, update
   return None
@@ -141,12 +139,13 @@ def sharers(store: UOp, found: Found, target: Target) -> int:
   """How many groups of threads, or threads with a column or more each, share out the rows of a SCATTER; 0 where each
   row rather looks at every update: there are few, or hardly more elements than threads."""
   place = found[1][0]
-  columns = int(prod(size(r) for r in store.src[2:] if r is not place))
+  columns = iterations(r for r in store.src[2:] if r is not place)
   if is_alike(store, found):
-    workers = max(min(2 * target.busy // target.group, 2 * size(place) - 1), 1)
-    return 1 << workers.bit_length() - 1 if size(place) > target.few_rows and columns * size(place) > target.busy else 0
+    workers = max(min(2 * target.busy // target.group, 2 * extent(place) - 1), 1)
+    many = extent(place) > target.few_rows and columns * extent(place) > target.busy
+    return 1 << workers.bit_length() - 1 if many else 0
   workers = power_of_two(target.busy // max(columns, 1))
-  return workers if size(place) > target.few_rows + 2 * workers else 0
+  return workers if extent(place) > target.few_rows + 2 * workers else 0
 
 
 def by_workers(s: UOp, found: Found, workers: int, ids: LoopIds) -> list[UOp]:
@@ -156,7 +155,8 @@ def by_workers(s: UOp, found: Found, workers: int, ids: LoopIds) -> list[UOp]:
   f, (place, chosen, inside, _, _), start, update = found
   where, _, *loops = s.src
   start, update = (rewrite(x, DENSE) for x in (start, update))
-  worker, row = ids.loop(index(workers), AxisKind.LOOP), ids.loop(index(ceildiv(size(place), workers)), AxisKind.REDUCE)
+  worker, rows = ids.loop(index(workers), AxisKind.LOOP), index(ceildiv(extent(place), workers))
+  row = ids.loop(rows, AxisKind.REDUCE)
   columns = sorted((r for r in loops if r is not place), key=lambda r: affine(where.src[1], {}).terms.get(r, 0) == 1)
   at = Affine(0, {worker: 1, row: workers}).uop()
   exists = UOp.new(Ops.CMPLT, dtypes.bool, (at, place.src[0]))
@@ -181,7 +181,7 @@ def by_workers(s: UOp, found: Found, workers: int, ids: LoopIds) -> list[UOp]:
 def in_blocks(mine: UOp, over: Sequence[UOp], worker: UOp, ids: LoopIds) -> tuple[UOp, Known, list[UOp]]:
   """(the store of what a group notes: in which blocks of updates one is `mine`; what the loops over updates become, and
   those over blocks, over the one that is of interest or none, and within it)"""
-  sizes = [size(r) for r in over]
+  sizes = [extent(r) for r in over]
   block = max(BLOCK, 1 << (ceildiv(int(prod(sizes)), NOTES) - 1).bit_length())
   blocks = [*sizes[:-1], ceildiv(sizes[-1], block)]
   memory = UOp.new(Ops.PARAM, dtypes.int32, (), ParamArg(-1, int(prod(blocks))))
@@ -229,7 +229,7 @@ def with_row_memory(kernel: UOp, target: Target) -> UOp:
   inner = [r for r in loops if r not in rows]
   out, reads = [], {}
   for i, f in enumerate(places):
-    memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(map(size, inner)))))
+    memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, iterations(inner)))
     where = UOp.new(Ops.INDEX, f.dtype, (memory, iteration_of(inner).uop()))
     own = ids.like(inner)
     written = (substitute_free(x, own) for x in (where, f))

@@ -1,11 +1,33 @@
-"""The allocator of loops: a RANGE that a pass adds to a kernel comes from one, so that no two loops are one node."""
+"""Loops: how long they are, and the allocator from which a RANGE that a pass adds to a kernel comes, so that no two
+loops are one node."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
+from tinygrad.uop.affine import Affine, affine, row_major
 from tinygrad.uop.node import UOp
 from tinygrad.uop.op import AxisKind, Ops
+
+
+def extent(loop: UOp) -> int:
+  """The (greatest) number of iterations."""
+  return int(max(loop.src[0].vmax, 0))
+
+
+def iterations(loops: Iterable[UOp]) -> int:
+  """Of loops of which each is within those before it."""
+  return int(prod(map(extent, loops)))
+
+
+def static(r: UOp) -> bool:
+  return r.src[0].op is Ops.CONST
+
+
+def iteration_of(loops: Sequence[UOp]) -> Affine:
+  """Which iteration of these loops, the outermost first, it is."""
+  return affine(row_major((r, extent(r)) for r in loops), {})
 
 
 class LoopIds:
