@@ -46,6 +46,17 @@ def test_the_place_of_the_least_integer():
   assert Tensor(x, dtype="int32", device="CL").argmin().item() == 21
 
 
+@pytest.mark.parametrize("n", [8, 16, 24, 32, 128])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("negated", [lambda t: -t, lambda t: t * -1.0, lambda t: -1.0 * t, lambda t: t / -1.0])
+def test_what_lanes_negate(negated, n, dtype):
+  """Where there is a barrier Intel's optimiser (release 2026.2) takes `-x` of one work item for that of all."""
+  x = np.random.default_rng(n).standard_normal(n).astype(dtype)
+  e = np.exp(x.min() - x)
+  got = negated(Tensor(x, device="CL").realize()).softmax(-1)
+  np.testing.assert_allclose(got.numpy(), e / e.sum(), rtol=1e-5)
+
+
 def train(devices):
   """Ten captured steps of a small network, data parallel; its losses."""
   rng = np.random.default_rng(1)

@@ -103,5 +103,5 @@ def gated(where: UOp, gate: UOp) -> UOp:
 def within_bounds(x: UOp, end: UOp) -> UOp:
   """x, or the last of `end`; 0 where there is none."""
   last = affine(end, {}).plus(Affine(-1)).uop()
-  out = UOp.new(Ops.MIN, dtypes.index, (x, last))
+  out = x if x.vmax <= last.vmin else UOp.new(Ops.MIN, dtypes.index, (x, last))
   return UOp.new(Ops.MAX, dtypes.index, (out, index(0))) if last.vmin < 0 else out

@@ -24,7 +24,7 @@ from tinygrad.numerics.split_sums import FEW, MOST_ROWS
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loops import extent, iterations, static
 
-TOGETHER, BESIDE = 64, 16  # iterations of a reduction from which several threads share it, and of one along memory
+TOGETHER, BESIDE = 64, 8  # iterations of a reduction from which several threads share it, and of one along memory
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers,
