@@ -147,7 +147,9 @@ class Primitives:
       else:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
-      _, block, copies = self.parallel(r, grid.lanes, grid.copies.get(r, 1))
+      copies = grid.copies.get(r, 1)
+      name, *parts = self.joined(grid.rest, self.names[r], copies, aligned_copies(r, copies, grid.beside.get(r, 4)))
+      _, block, copies = self.blocks(name, grid.lanes, *parts, self.tail)
       self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
       nest.stage(*staging.panels)
@@ -189,7 +191,7 @@ class Primitives:
       to.append(f"{block}.i")
 
   def joined(self, order: tuple[UOp, ...], last: str, copies: int, vector: int) -> tuple[str, int, int]:
-    """A reduction's last loop, joined with so many before it as give all lanes something to do; and its copies, of
+    """The last of these loops, joined with so many before it as give all lanes something to do; and its copies, of
     which a vector lies side by side."""
     outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), extent(order[-1]) // vector
     for r in order[-2::-1]:
@@ -213,13 +215,13 @@ class Primitives:
     last, lanes, items = self.names[order[-1]], self.grid.lanes, [i for i in self.nest.a.items if i.over == over]
     apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
-      vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
+      vector = self.grid.beside.get(order[-1]) or neighbours_of(order, items, lanes)
       copies = max(tile.copies, vector)
       last, copies, vector = self.joined(order, last, copies, vector)
       _, block, copies = self.blocks(last, lanes, copies, vector, "clamp")
       self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
-      along = neighbours_of(order[-1], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
+      along = neighbours_of(order[-1:], items, 1) if lanes > 1 and all(map(reads_once, items)) else 1
       if (copies := max(tile.copies, along)) > 1:
         self.nest.split(last, copies)
         self.unrolled += [f"{last}.i", f"{last}.t"]
@@ -375,13 +377,14 @@ def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) ->
   return tuple(by_lanes) if lanes > 1 else order, tile
 
 
-def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
-  """How many iterations of a reduction's loop a lane takes side by side: as many as are read at once, if there are as
-  many for each."""
+def neighbours_of(order: Sequence[UOp], items: Sequence[Item], lanes: int) -> int:
+  """How many iterations of a reduction's last loop a lane takes side by side: as many as are read at once, if there are
+  as many for each."""
+  r = order[-1]
   loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
-  if not loads or not static(r):
+  if not loads or not all(map(static, order)):
     return 1
-  most = math.gcd(extent(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(extent(r), lanes)))
+  most = math.gcd(extent(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(iterations(order), lanes)))
   return most if (most := neighbours(loads, r, most)) < extent(r) else 1
 
 
