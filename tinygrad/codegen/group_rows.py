@@ -100,9 +100,11 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.slot >= 0]
     width = max(iterations(r for r in loops if r.arg[1] is AxisKind.LOOP) for loops in kept)
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
-  widths = [iterations(loops) for loops in own]
-  widths += [iterations(u.src[1:]) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
-  lanes = min(power_of_two(max(widths) // 2), target.group)
+  stored = max(map(iterations, own))
+  summed = max((iterations(u.src[1:]) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD), default=1)
+  # what is only summed needs no more lanes than make all rows' threads as many as run at once
+  enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
+  lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
 
 

@@ -45,7 +45,12 @@ def step_reads(f: UOp) -> list[UOp]:
 
 def multiplies_matrices(f: UOp) -> bool:
   """Whether a FOLD sums products of which each factor is the same along some loop of the results."""
-  reads = step_reads(f) if of_products(f) else []
+  return of_products(f) and reads_again(f)
+
+
+def reads_again(f: UOp) -> bool:
+  """Whether a FOLD reads nothing that is another for each of its results."""
+  reads = step_reads(f)
   return bool(reads) and not any(f.loops <= u.loops for u in reads)
 
 

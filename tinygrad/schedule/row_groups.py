@@ -14,7 +14,7 @@ from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.idle_loops import loop_limits
-from tinygrad.numerics.products import multiplies_rows
+from tinygrad.numerics.products import multiplies_rows, reads_again
 from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
@@ -200,7 +200,10 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     saved = bytes_saved(a, b, rows)
     alone = [(g.stores[0], of) for g, of in ((a, rows), (b, pairs)) if len(g.stores) == 1]
-    most = max((work(s, not target.threads) for s, _ in alone), default=0)
+    first, then = ([u for u in UOp.sink(*g.stores).toposort() if u.op is Ops.FOLD] for g in (a, b))
+    # a grid's groups have few rows each, which does not matter where elements are all between, and rows read their own
+    plain = target.threads and not first and then and not any(map(reads_again, then))
+    most = 0 if plain else max((work(s, not target.threads) for s, _ in alone), default=0)
     slow = most > target.intensity * saved  # for a contraction of few rows at a time
     slow |= not target.threads and any(multiplies_rows(s, of) for s, of in alone)
     streams = slow and target.threads

@@ -148,8 +148,9 @@ class Primitives:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
       copies = grid.copies.get(r, 1)
-      name, *parts = self.joined(grid.rest, self.names[r], copies, aligned_copies(r, copies, grid.beside.get(r, 4)))
-      _, block, copies = self.blocks(name, grid.lanes, *parts, self.tail)
+      vector = aligned_copies(r, copies, grid.beside.get(r, 4))
+      name, copies, vector = self.joined(grid.rest, self.names[r], copies, vector)
+      _, block, copies = self.blocks(name, grid.lanes, copies, vector, self.tail)
       self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
       nest.stage(*staging.panels)
@@ -215,6 +216,9 @@ class Primitives:
     last, lanes, items = self.names[order[-1]], self.grid.lanes, [i for i in self.nest.a.items if i.over == over]
     apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
     if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
+      again = loops_again(items, order)
+      self.unrolled += map(self.names.__getitem__, again)
+      order = tuple(r for r in order if r not in again)
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order, items, lanes)
       copies = max(tile.copies, vector)
       last, copies, vector = self.joined(order, last, copies, vector)
@@ -386,6 +390,14 @@ def neighbours_of(order: Sequence[UOp], items: Sequence[Item], lanes: int) -> in
     return 1
   most = math.gcd(extent(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(iterations(order), lanes)))
   return most if (most := neighbours(loads, r, most)) < extent(r) else 1
+
+
+def loops_again(items: Sequence[Item], order: Sequence[UOp]) -> list[UOp]:
+  """Short loops of a reduction for which neighbours that it reads along the last are the same: a lane has all of these
+  iterations, so that it reads them once, and what depends on their numbers is known."""
+  along = [x for i in items for x in i.accesses if x.strides.get(order[-1]) == 1]
+  short = [r for r in order[:-1] if static(r) and extent(r) <= ONCE and any(r not in x.strides for x in along)]
+  return short if iterations(short) <= ONCE else []
 
 
 def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
