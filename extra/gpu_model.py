@@ -30,6 +30,7 @@ from tinygrad import Tensor, Variable, codegen, dtypes
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Device, DeviceError, Launch, Target
 from tinygrad.helpers import PROCESS, Context, ceildiv, prod
+from tinygrad.nn.block_formats import FORMATS
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -366,6 +367,9 @@ def few_results() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   tokens = functools.partial(empty, 8192, 768, dtype=half)
   yield "weights' gradient", lambda: tokens().T @ tokens()
   yield "sum to 64 columns", lambda: empty(1 << 20, 64).sum(0)
+  for name in ("Q4_0", "Q8_0", "Q4_K", "Q6_K"):
+    weights = functools.partial(empty, n, n // FORMATS[name].weights, FORMATS[name].nbytes, dtype=dtypes.uint8)
+    yield f"{name} by a vector", lambda weights=weights, kind=FORMATS[name]: kind.tensor(weights()) @ empty(n)
 
 
 def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]]]:

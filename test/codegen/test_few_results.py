@@ -15,6 +15,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics import gpu
 from tinygrad.engine.canonical import canonical
+from tinygrad.nn.block_formats import FORMATS
 from tinygrad.numerics import layouts, split_sums
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -149,6 +150,36 @@ def test_short_rows_are_shared_among_lanes(shape):
   (x,) = given = arrays(shape)
   got, _ = on_grid(lambda x: x.sum(1), given, PARTED)
   np.testing.assert_allclose(got, x.astype(np.float64).sum(1), rtol=1e-5)
+
+
+# ---- weights in blocks, by a vector
+
+
+def steps_of(name, target):
+  """By which the nests of its kernel are scheduled."""
+  kind, notes = FORMATS[name], list[str]()
+  raw = np.zeros((64, 512 // kind.weights, kind.nbytes), np.uint8)
+  given = [Tensor(x).to("CPU").realize() for x in (raw, np.ones(512, np.float32))]
+  sink, *_ = canonical(UOp.sink(stored((kind.tensor(given[0]) @ given[1]).uop, "CPU")))
+  (item,) = create_schedule(localize(sink), True, target).items
+
+  def noted(nest):
+    gpu.schedule_gpu(nest)
+    notes[:] = [str(step) for steps in nest.room.steps.values() for step in steps]
+
+  lower_kernel(item.kernel, target, heuristic=noted)
+  return notes
+
+
+def test_lanes_have_all_of_what_they_read_once(monkeypatch):
+  """Both halves of a byte; and all lanes have some of a row's scales. (Mutants: neither.)"""
+  target = replace(GRID, group=64)
+  steps = steps_of("Q4_K", target)
+  assert {"unroll('k2')", "join('i0', 'i1')"} <= {*steps}
+  monkeypatch.setattr(gpu, "loops_again", lambda *_: [])
+  assert "unroll('k2')" not in steps_of("Q4_K", target)
+  monkeypatch.setattr(gpu.Primitives, "joined", lambda self, order, *rest: rest)
+  assert not any(step.startswith("join") for step in steps_of("Q4_K", target))
 
 
 # ---- what is turned in local memory

@@ -9,6 +9,7 @@ import pytest
 from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.debug.check_nan import NonFiniteError
 from tinygrad.device import Device, DeviceError, Launch, Rendered
+from tinygrad.nn.block_formats import FORMATS
 from tinygrad.runtime import cl, diskcache
 from tinygrad.runtime.cl import CL, DECLARED
 
@@ -55,6 +56,19 @@ def test_what_lanes_negate(negated, n, dtype):
   e = np.exp(x.min() - x)
   got = negated(Tensor(x, device="CL").realize()).softmax(-1)
   np.testing.assert_allclose(got.numpy(), e / e.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("rows, n", [(5, 512), (70, 4096)])
+def test_weights_in_blocks_times_a_vector(rows, n, name):
+  kind, rng = FORMATS[name], np.random.default_rng(0)
+  raw = rng.integers(0, 256, (rows, n // kind.weights, kind.nbytes), np.uint8)
+  for at in {"Q4_K": (0, 2), "Q6_K": (208,)}.get(name, (0,)):  # where numbers of 16 bits are
+    raw[..., at : at + 2] = rng.uniform(0.01, 0.1, (*raw.shape[:-1], 1)).astype(np.float16).view(np.uint8)
+  x = rng.standard_normal(n).astype(np.float32)
+  want = kind.tensor(Tensor(raw, device="CPU")).numpy().astype(np.float64) @ x
+  got = (kind.tensor(Tensor(raw, device="CL").realize()) @ Tensor(x, device="CL").realize()).numpy()
+  np.testing.assert_allclose(got, want, rtol=1e-3, atol=np.abs(want).max() * 1e-5)
 
 
 def train(devices):
