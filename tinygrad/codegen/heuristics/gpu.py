@@ -20,6 +20,7 @@ from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
 from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, ceildiv, efficiency, power_of_two, prod, round_up
+from tinygrad.numerics.own_memory import WORD
 from tinygrad.numerics.split_sums import FEW, MOST_ROWS
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loops import extent, iterations, static
@@ -382,14 +383,15 @@ def plan_of_fold(i: Item, copies: Counts, lanes: int, staged: Staging | None) ->
 
 
 def neighbours_of(order: Sequence[UOp], items: Sequence[Item], lanes: int) -> int:
-  """How many iterations of a reduction's last loop a lane takes side by side: as many as are read at once, if there are
-  as many for each."""
+  """How many iterations of a reduction's last loop a lane takes side by side: as many as are read at once, or make a
+  word, if there are as many for each."""
   r = order[-1]
   loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
   if not loads or not all(map(static, order)):
     return 1
-  most = math.gcd(extent(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(iterations(order), lanes)))
-  return most if (most := neighbours(loads, r, most)) < extent(r) else 1
+  kind, each = min(x.itemsize for x in loads), math.gcd(extent(r), power_of_two(ceildiv(iterations(order), lanes)))
+  most = max(neighbours(loads, r, math.gcd(each, VECTOR // kind)), math.gcd(each, max(WORD // kind, 1)))
+  return most if most < extent(r) else 1
 
 
 def loops_again(items: Sequence[Item], order: Sequence[UOp]) -> list[UOp]:
