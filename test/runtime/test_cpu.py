@@ -588,8 +588,9 @@ def test_freed_memory_and_scratch_lose_their_pages_when_nothing_is_at_work(resti
 
 def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   """The second of two buffers written is read by threads that did not write it: all wait between the kernels, but not
-  where the next kernel touches neither. (Mutant: only the first counts.)"""
-  memory = [cpu.Memory(1 << 12, 64, owner=True) for _ in range(5)]
+  where the next kernel touches neither. (Mutant: only the first counts.) What is lent twice, or
+  in part, is one memory."""
+  memory = [cpu.Memory((i + 1) << 12, 64, owner=True) for i in range(5)]
 
   def call(writes, *slots):
     return cpu.Call(
@@ -611,3 +612,26 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   assert waits(call(1, 3, 1), call(2, 0, 1, 2)) == 1
   assert waits(call(1, 0, 1), call(1, 2, 0), call(1, 3, 0)) == 1  # all have waited
   assert waits(call(1, 0, 1), call(1, 2, 1), call(1, 1, 3)) == 2  # for each that reads what is written
+  memory += [cpu.Memory((1 << 12) + at, 32, owner=True) for at in (0, 60, 64)]
+  assert [waits(call(1, 0, 1), call(1, 2, other)) for other in (5, 6, 7)] == [1, 1, 0]
+  assert [waits(call(1, 2, other), call(1, 0, 1)) for other in (5, 6, 7)] == [1, 1, 0]
+
+
+def test_a_captured_step_keeps_the_order_of_tensors_over_one_array():
+  """Each kernel waits for what the one before has written, though the second Tensor is other memory, by its address."""
+  room = np.zeros((1 << 16) + 16, np.float32)
+  array = room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][: 1 << 16]
+  x, whole, half = (Tensor.from_dlpack(a) for a in (array, array, array[1 << 15 :]))
+
+  @TinyJit
+  def step(k):
+    x.assign(x * 0.5 + k.sin()).realize()
+    return (whole * 2).realize(), (half + 1).realize()
+
+  with Context(CPU_THREADS=2):
+    for i in range(4):
+      twice, more = (t.numpy() for t in step(Tensor(np.full(1 << 16, i, np.float32)).realize()))
+      np.testing.assert_array_equal(twice, array * 2)
+      np.testing.assert_array_equal(more, array[1 << 15 :] + 1)
+  tables = step.captured.stretches[0].batches[0][1][0].keep[1]
+  assert [[*table[::2]].count(cpu._runtime().meet) for table in tables] == [1, 1]

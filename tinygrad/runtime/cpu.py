@@ -96,9 +96,9 @@ class Call(queues.Call):
     self.memory[i] = table, ()
     return [(table.owner, k, k) for k in range(len(peers))]
 
-  def touches(self) -> tuple[list[int], list[int]]:
+  def touches(self) -> tuple[list[Memory], list[Memory]]:
     """The memory that it writes, and what it only reads."""
-    memory = [[id(m) for m in ((kept,) if isinstance(kept, Memory) else kept[1])] for kept in self.memory]
+    memory = [(kept,) if isinstance(kept, Memory) else kept[1] for kept in self.memory]
     n = 1 if self.program is None else self.program.launch.writes
     return [m for of_one in memory[:n] for m in of_one], [m for of_one in memory[n:] for m in of_one]
 
@@ -147,10 +147,21 @@ class QueuedKernel:
   awaited: bool = False
 
 
+def in_common(memory: Iterable[Memory]) -> dict[int, int]:
+  """By identity, where memory begins with which it has bytes in common: arrays that look at one may each be lent."""
+  found, start, end = dict[int, int](), 0, 0
+  for m in sorted(memory, key=lambda m: m.address):
+    start, end = m.address if m.address >= end else start, max(end, m.address + m.nbytes)
+    found[id(m)] = start
+  return found
+
+
 def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
   """What each thread runs: pieces of the kernels that are shared out, and the first all others. No thread waits for
   another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
+  touched = [c.touches() if c.program is not None else ([], []) for c in calls]
+  place = in_common(m for of_call in touched for some in of_call for m in some)
   writer: dict[int, QueuedKernel] = {}  # of memory
   readers: dict[int, list[QueuedKernel]] = {}  # since it was written
   steps: list[QueuedKernel] = []  # since devices met
@@ -165,9 +176,9 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
         row(thread, _runtime().meet, ctypes.addressof(step.finished), 0, step.pieces, 0)
       step.awaited = True
 
-  for c in calls:
+  for c, of_call in zip(calls, touched):
     meets, launch = c.program is None, Launch() if c.program is None else c.program.launch
-    (writes, reads), shared = ([], []) if meets else c.touches(), launch.workers > 1
+    (writes, reads), shared = ([place[id(m)] for m in some] for some in of_call), launch.workers > 1
     before = [writer[m] for m in (*writes, *reads) if m in writer] + [s for m in writes for s in readers.get(m, ())]
     wait(steps if meets else [s for s in before if shared or s.shared])
     takers = (c.words, *c.others)
