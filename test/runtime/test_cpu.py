@@ -1,6 +1,7 @@
 """CPU devices: workers, barriers, fork, memory; and the cache of compiled objects."""
 
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -276,6 +277,48 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   assert [ctypes.c_int64.from_address(m.address).value for m in (x, y)] == [1, 0]
   ctypes.c_int64.from_address(flag.address).value = 1
   assert read(device, y) == 1 and device.started == 2 and device.done.value == 3
+
+
+kept_code = []  # which threads of a device run until the process ends
+
+
+def test_a_part_that_is_taken_is_run_though_its_place_in_the_queue_is_given_away(monkeypatch):
+  """Whoever has taken the first of three parts rests before it runs. The other two are done, so there is room for two
+  jobs behind a full queue, in the places of the first two. (Mutant: the table is read when the part is taken.)"""
+  taken, go = threading.Event(), threading.Event()
+
+  @ctypes.CFUNCTYPE(None, ctypes.c_int64)
+  def rest(part):
+    if part == 0:
+      taken.set()
+      go.wait(60)
+
+  source = Path(cpu.__file__).with_suffix(".ll").read_text()
+  for name, value in (("ETIMEDOUT", errno.ETIMEDOUT), ("CLOCK", cpu.CLOCK)):
+    source = source.replace(name, str(value))
+  before, after = source.rsplit("work:\n", 1)
+  call = f"  %rest = inttoptr i64 {ctypes.cast(rest, ctypes.c_void_p).value} to ptr\n  call void %rest(i64 %taken)\n"
+  kept_code.append(rest)
+  code = native.compile_object(f"{before}work:\n{call}{after}", "resting")
+  kept_code.append(there := native.loaded(code, "tg_wait"))
+  kept_code.append(waits := ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 3)(there[0]))
+  runtime = cpu._runtime()._replace(wait=waits)
+  monkeypatch.setattr(cpu, "_runtime", lambda: runtime)
+  device = cpu.open_device("CPU:70")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
+  memory = [number(device) for _ in range(4)]
+  first, *others, later = [device.batch([device.bind(program, [m])]) for m in memory]
+  first.tables += [table for batch in others for table in batch.tables]
+  device.submit(first, alone=False)
+  assert taken.wait(60)
+  deadline = time.monotonic() + 60
+  while device.done.value < 2 and time.monotonic() < deadline:
+    time.sleep(0.001)
+  for _ in range(cpu.QUEUED - 1):
+    device.submit(later)
+  assert device.done.value == 2
+  go.set()
+  assert [read(device, m) for m in memory] == [1, 1, 1, cpu.QUEUED - 1]
 
 
 def test_many_callers_of_a_device_lose_no_job():

@@ -211,7 +211,8 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
 # that nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
 # thread takes a ticket too many of every queue, so the first one of the next replay is known; as each queue has tickets
 # for as many pieces, the last of `all` may have some too many.
-# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
+# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done. A taken
+# part's place may be another's before it is done, for others behind it may be: its table is read before it is taken.
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
