@@ -118,12 +118,12 @@ class Batch:
   """A list of calls as one native call for each thread that takes part, which has a table of its own."""
 
   def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
-    self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
     self.inputs: Sequence[object] = ()  # whose memory is lent
     self.whole = False  # whether it is all of a step that is replayed
     self.last = 0  # its last part, by number of those that the device has had
     self.rests = True  # whether what it keeps for values that pass may have no pages, or is about to lose them
     threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
+    self.brief = brief and threads == 1  # who submits it to an idle device runs it
     keep: list[Any] = []
     rows = deal_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
@@ -453,15 +453,15 @@ class CPU(QueueDevice):
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`. Of several parts for a device alone, the caller takes one when it waits."""
     batch = Batch(calls) if not isinstance(calls, Batch) else calls
-    parts = len(batch.tables)
     with self.lock:
       gate = self.submitted
       if not batch.whole:
         for m, _ in batch.passing:  # it may be a part of a run of which others come
           m.held = True
-      if batch.brief and parts == 1 and self.done.value == gate:
+      if batch.brief and self.done.value == gate:
         _runtime().run(batch.tables[0])
         return
+      parts = len(batch.tables)
       if batch.whole and (batch.rests or time.perf_counter() > self.look):
         self._rest(batch)
       wanted = parts - alone or 1
