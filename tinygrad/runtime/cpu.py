@@ -147,7 +147,7 @@ class QueuedKernel:
   awaited: bool = False
 
 
-def in_common(memory: Iterable[Memory]) -> dict[int, int]:
+def shared_bytes(memory: Iterable[Memory]) -> dict[int, int]:
   """By identity, where memory begins with which it has bytes in common: arrays that look at one may each be lent."""
   found, start, end = dict[int, int](), 0, 0
   for m in sorted(memory, key=lambda m: m.address):
@@ -161,7 +161,7 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
   another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
   touched = [c.touches() if c.program is not None else ([], []) for c in calls]
-  place = in_common(m for of_call in touched for some in of_call for m in some)
+  place = shared_bytes(m for of_call in touched for some in of_call for m in some)
   writer: dict[int, QueuedKernel] = {}  # of memory
   readers: dict[int, list[QueuedKernel]] = {}  # since it was written
   steps: list[QueuedKernel] = []  # since devices met
