@@ -237,6 +237,64 @@ def test_a_capture_leaves_to_another_what_that_one_is_about_to_capture():
   assert memory.tolist() == [10.0]
 
 
+def test_what_another_thread_assigns_while_one_captures_is_no_part_of_that():
+  """Else it is done by who captures, in the middle of the other's step, and each change of it captures anew."""
+  its, late, count = Tensor([5.0]).realize(), Tensor([1.0]) + 1, []
+
+  def work():
+    for t in (its, late.realize()):
+      t.assign(t * 2)
+
+  @TinyJit
+  def step(x):
+    count.append(x)
+    if len(count) == 2:
+      beside(work, lambda meanwhile: meanwhile())
+    return x * 2
+
+  assert [step(Tensor([float(k)])).tolist() for k in range(2)] == [[0.0], [2.0]]
+  first = step.captured
+  assert its.uop.op is Ops.AFTER and late.uop.op is Ops.AFTER and first is not None
+  its.replace(Tensor([3.0]))
+  assert step(Tensor([2.0])).tolist() == [4.0] and step.captured is first and late.tolist() == [4.0]
+
+
+def test_the_numbers_of_slices_are_those_of_a_threads_own_capture():
+  """Another thread captures a step of its own meanwhile, with equal numbers: it goes on with variables."""
+  x = Tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]).realize()
+  paused, go, got = threading.Event(), threading.Event(), []
+
+  def step(pause):
+    @TinyJit
+    def f(v):
+      y = v * 3
+      pause(f)
+      return y
+
+    return f
+
+  def waits(f):
+    if f.cnt == 2:
+      paused.set()
+      go.wait(60)
+
+  def starts(f):
+    if f.cnt == 2 and not got and not paused.is_set():
+      thread.start()
+      paused.wait(60)
+
+  def work():
+    f = step(waits)
+    got.extend(f(x[k : k + 2]).tolist() for k in range(1, 6))
+
+  thread, mine = threading.Thread(target=work), step(starts)
+  want = [[3.0 * 2**k, 6.0 * 2**k] for k in range(6)]
+  assert [mine(x[k : k + 2]).tolist() for k in range(3)] == want[:3]
+  go.set()
+  thread.join(60)
+  assert [mine(x[k : k + 2]).tolist() for k in range(6)] == want and got == want[1:]
+
+
 def together(count, work):
   """Runs `work(i)` in `count` threads at once, which take turns after every few bytecodes."""
   errors, gate, interval = [], threading.Barrier(count), sys.getswitchinterval()

@@ -1,6 +1,7 @@
 """CPU devices: workers, barriers, fork, memory; and the cache of compiled objects."""
 
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -276,6 +277,48 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   assert [ctypes.c_int64.from_address(m.address).value for m in (x, y)] == [1, 0]
   ctypes.c_int64.from_address(flag.address).value = 1
   assert read(device, y) == 1 and device.started == 2 and device.done.value == 3
+
+
+kept_code = []  # which threads of a device run until the process ends
+
+
+def test_a_part_that_is_taken_is_run_though_its_place_in_the_queue_is_given_away(monkeypatch):
+  """Whoever has taken the first of three parts rests before it runs. The other two are done, so there is room for two
+  jobs behind a full queue, in the places of the first two. (Mutant: the table is read when the part is taken.)"""
+  taken, go = threading.Event(), threading.Event()
+
+  @ctypes.CFUNCTYPE(None, ctypes.c_int64)
+  def rest(part):
+    if part == 0:
+      taken.set()
+      go.wait(60)
+
+  source = Path(cpu.__file__).with_suffix(".ll").read_text()
+  for name, value in (("ETIMEDOUT", errno.ETIMEDOUT), ("CLOCK", cpu.CLOCK)):
+    source = source.replace(name, str(value))
+  before, after = source.rsplit("work:\n", 1)
+  call = f"  %rest = inttoptr i64 {ctypes.cast(rest, ctypes.c_void_p).value} to ptr\n  call void %rest(i64 %taken)\n"
+  kept_code.append(rest)
+  code = native.compile_object(f"{before}work:\n{call}{after}", "resting")
+  kept_code.append(there := native.loaded(code, "tg_wait"))
+  kept_code.append(waits := ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 3)(there[0]))
+  runtime = cpu._runtime()._replace(wait=waits)
+  monkeypatch.setattr(cpu, "_runtime", lambda: runtime)
+  device = cpu.open_device("CPU:70")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
+  memory = [number(device) for _ in range(4)]
+  first, *others, later = [device.batch([device.bind(program, [m])]) for m in memory]
+  first.tables += [table for batch in others for table in batch.tables]
+  device.submit(first, alone=False)
+  assert taken.wait(60)
+  deadline = time.monotonic() + 60
+  while device.done.value < 2 and time.monotonic() < deadline:
+    time.sleep(0.001)
+  for _ in range(cpu.QUEUED - 1):
+    device.submit(later)
+  assert device.done.value == 2
+  go.set()
+  assert [read(device, m) for m in memory] == [1, 1, 1, cpu.QUEUED - 1]
 
 
 def test_many_callers_of_a_device_lose_no_job():
@@ -588,8 +631,9 @@ def test_freed_memory_and_scratch_lose_their_pages_when_nothing_is_at_work(resti
 
 def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   """The second of two buffers written is read by threads that did not write it: all wait between the kernels, but not
-  where the next kernel touches neither. (Mutant: only the first counts.)"""
-  memory = [cpu.Memory(1 << 12, 64, owner=True) for _ in range(5)]
+  where the next kernel touches neither. (Mutant: only the first counts.) What is lent twice, or
+  in part, is one memory."""
+  memory = [cpu.Memory((i + 1) << 12, 64, owner=True) for i in range(5)]
 
   def call(writes, *slots):
     return cpu.Call(
@@ -611,3 +655,26 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   assert waits(call(1, 3, 1), call(2, 0, 1, 2)) == 1
   assert waits(call(1, 0, 1), call(1, 2, 0), call(1, 3, 0)) == 1  # all have waited
   assert waits(call(1, 0, 1), call(1, 2, 1), call(1, 1, 3)) == 2  # for each that reads what is written
+  memory += [cpu.Memory((1 << 12) + at, 32, owner=True) for at in (0, 60, 64)]
+  assert [waits(call(1, 0, 1), call(1, 2, other)) for other in (5, 6, 7)] == [1, 1, 0]
+  assert [waits(call(1, 2, other), call(1, 0, 1)) for other in (5, 6, 7)] == [1, 1, 0]
+
+
+def test_a_captured_step_keeps_the_order_of_tensors_over_one_array():
+  """Each kernel waits for what the one before has written, though the second Tensor is other memory, by its address."""
+  room = np.zeros((1 << 16) + 16, np.float32)
+  array = room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][: 1 << 16]
+  x, whole, half = (Tensor.from_dlpack(a) for a in (array, array, array[1 << 15 :]))
+
+  @TinyJit
+  def step(k):
+    x.assign(x * 0.5 + k.sin()).realize()
+    return (whole * 2).realize(), (half + 1).realize()
+
+  with Context(CPU_THREADS=2):
+    for i in range(4):
+      twice, more = (t.numpy() for t in step(Tensor(np.full(1 << 16, i, np.float32)).realize()))
+      np.testing.assert_array_equal(twice, array * 2)
+      np.testing.assert_array_equal(more, array[1 << 15 :] + 1)
+  tables = step.captured.stretches[0].batches[0][1][0].keep[1]
+  assert [[*table[::2]].count(cpu._runtime().meet) for table in tables] == [1, 1]

@@ -120,7 +120,7 @@ def numbers_bound(graph: UOp | None, inputs: list[UOp], values: Values, given: I
   try:
     yield
   finally:
-    for x in (*given, *program_order.changed(began)):
+    for x in (*given, *program_order.changed_here(began)):
       if is_tensor(x) and not names.isdisjoint(v.arg[0] for v, _ in x.uop.bound):
         x.uop = substitute(x.uop, numbers)
 
@@ -496,7 +496,7 @@ class TinyJit(Generic[A, R]):
       if variables.get(name, value) != value:
         problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
-    written = [t for t in program_order.changed(began) if t._holder.born <= began]
+    written = [t for t in program_order.changed_here(began) if t._holder.born <= began]
     work = [w for run in runs for w in work_of(run)]
     targets = {id(m) for w in work for m in w.written}
     unlike = program_order.computed_of(outside, targets.union(id(buffer_of(u)) for u in inputs))

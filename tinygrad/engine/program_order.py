@@ -67,7 +67,7 @@ class ProgramOrder:
   def enter(self, t: Live) -> None:
     """Notes that a tensor is new."""
     t._holder = holder = Holder(t, self._leave)
-    holder.assigned = None
+    holder.thread, holder.assigned = threading.get_ident(), False
     holder.born = holder.number = self.now = self.now + 1
     self._live[holder] = None
     self.sees(t, t.uop)
@@ -79,7 +79,7 @@ class ProgramOrder:
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
     holder, live = t._holder, self._live
-    holder.assigned = threading.get_ident() if assigned else None
+    holder.thread, holder.assigned = threading.get_ident(), assigned
     holder.number = self.now = self.now + 1
     del live[holder]  # nothing is called until it is the last one, so that no Ctrl-C comes between
     live[holder] = None
@@ -119,10 +119,14 @@ class ProgramOrder:
       except RuntimeError:  # another thread, or a collection of garbage, has changed who lives: look again
         continue
 
+  def changed_here(self, since: int) -> list[Any]:
+    """Those of them that it was this thread which changed."""
+    return [t for t in self.changed(since) if t._holder.thread == threading.get_ident()]
+
   def assigned(self, since: int) -> list[Any]:
     """The tensors that this thread has assigned to after number `since`: those whose memory waits for it, and those
     that had none and stand for the value."""
-    mine = [t for t in self.changed(since) if t._holder.assigned == threading.get_ident()]
+    mine = [t for t in self.changed_here(since) if t._holder.assigned]
     return _with_values([t for t in mine if t.uop.op is not Ops.BUFFER or not t.follows])
 
   # ---- what runs
@@ -208,7 +212,8 @@ class ProgramOrder:
     due, me = list[Live](), threading.get_ident()
     theirs = min((n for thread, n in self.steps.copy() if thread != me), default=self.now)
     for t in self.changed(since):
-      mine, state = t._holder.assigned == me, memory_state(t.uop, moved=True) if t.follows else None
+      mine = t._holder.assigned and t._holder.thread == me
+      state = memory_state(t.uop, moved=True) if t.follows else None
       if (t.follows and (state is None or state.op is Ops.BUFFER)) or (t._holder.number > theirs and not mine):
         continue  # memory as it is, or perhaps a part of what another thread captures
       nodes = t.uop.toposort()

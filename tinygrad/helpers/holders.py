@@ -7,12 +7,13 @@ from typing import Any
 
 class Holder(weakref.ref[Any]):
   """A tensor that may still live. Equal to itself alone: equality of tensors is element by element. `number`: of the
-  tensor's last change, `born`: of the first; `assigned`: the thread for which the last was an assignment."""
+  tensor's last change, `born`: of the first; `thread`: whose the last was, `assigned`: if that was an assignment."""
 
-  __slots__ = ("assigned", "born", "number")
+  __slots__ = ("assigned", "born", "number", "thread")
   born: int
   number: int
-  assigned: int | None
+  thread: int
+  assigned: bool
   __hash__, __eq__ = object.__hash__, object.__eq__
 
 

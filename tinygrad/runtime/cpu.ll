@@ -154,7 +154,7 @@ define void @tg_push(ptr %queue, ptr %table, i64 %gate) {
   %queuedp = getelementptr i64, ptr %queue, i64 8
   %queued = load atomic i64, ptr %queuedp seq_cst, align 8
   %row = call ptr @row(ptr %queue, i64 %queued)
-  store ptr %table, ptr %row
+  store atomic ptr %table, ptr %row monotonic, align 8
   %gatep = getelementptr i64, ptr %row, i64 1
   store atomic i64 %gate, ptr %gatep monotonic, align 8
   %queued1 = add i64 %queued, 1
@@ -189,13 +189,13 @@ again:
   %seen = call i64 @look(ptr %queue, i64 %taken, i64 %parts)
   switch i64 %seen, label %exit [ i64 0, label %none i64 1, label %claim ]
 claim:
+  %row = call ptr @row(ptr %queue, i64 %taken)
+  %table = load atomic ptr, ptr %row monotonic, align 8
   %taken1 = add i64 %taken, 1
   %swap = cmpxchg ptr %takenp, i64 %taken, i64 %taken1 seq_cst seq_cst
   %mine = extractvalue { i64, i1 } %swap, 1
   br i1 %mine, label %work, label %again
 work:
-  %row = call ptr @row(ptr %queue, i64 %taken)
-  %table = load ptr, ptr %row
   call void @tg_run(ptr %table)
   %d = atomicrmw add ptr %queue, i64 1 seq_cst
   call void @wake(ptr %queue)

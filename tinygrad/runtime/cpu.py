@@ -96,9 +96,9 @@ class Call(queues.Call):
     self.memory[i] = table, ()
     return [(table.owner, k, k) for k in range(len(peers))]
 
-  def touches(self) -> tuple[list[int], list[int]]:
+  def touches(self) -> tuple[list[Memory], list[Memory]]:
     """The memory that it writes, and what it only reads."""
-    memory = [[id(m) for m in ((kept,) if isinstance(kept, Memory) else kept[1])] for kept in self.memory]
+    memory = [(kept,) if isinstance(kept, Memory) else kept[1] for kept in self.memory]
     n = 1 if self.program is None else self.program.launch.writes
     return [m for of_one in memory[:n] for m in of_one], [m for of_one in memory[n:] for m in of_one]
 
@@ -118,12 +118,12 @@ class Batch:
   """A list of calls as one native call for each thread that takes part, which has a table of its own."""
 
   def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
-    self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
     self.inputs: Sequence[object] = ()  # whose memory is lent
     self.whole = False  # whether it is all of a step that is replayed
     self.last = 0  # its last part, by number of those that the device has had
     self.rests = True  # whether what it keeps for values that pass may have no pages, or is about to lose them
     threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
+    self.brief = brief and threads == 1  # who submits it to an idle device runs it
     keep: list[Any] = []
     rows = deal_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
@@ -147,10 +147,21 @@ class QueuedKernel:
   awaited: bool = False
 
 
+def shared_bytes(memory: Iterable[Memory]) -> dict[int, int]:
+  """By identity, where memory begins with which it has bytes in common: arrays that look at one may each be lent."""
+  found, start, end = dict[int, int](), 0, 0
+  for m in sorted(memory, key=lambda m: m.address):
+    start, end = m.address if m.address >= end else start, max(end, m.address + m.nbytes)
+    found[id(m)] = start
+  return found
+
+
 def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
   """What each thread runs: pieces of the kernels that are shared out, and the first all others. No thread waits for
   another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
+  touched = [c.touches() if c.program is not None else ([], []) for c in calls]
+  place = shared_bytes(m for of_call in touched for some in of_call for m in some)
   writer: dict[int, QueuedKernel] = {}  # of memory
   readers: dict[int, list[QueuedKernel]] = {}  # since it was written
   steps: list[QueuedKernel] = []  # since devices met
@@ -165,9 +176,9 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
         row(thread, _runtime().meet, ctypes.addressof(step.finished), 0, step.pieces, 0)
       step.awaited = True
 
-  for c in calls:
+  for c, of_call in zip(calls, touched):
     meets, launch = c.program is None, Launch() if c.program is None else c.program.launch
-    (writes, reads), shared = ([], []) if meets else c.touches(), launch.workers > 1
+    (writes, reads), shared = ([place[id(m)] for m in some] for some in of_call), launch.workers > 1
     before = [writer[m] for m in (*writes, *reads) if m in writer] + [s for m in writes for s in readers.get(m, ())]
     wait(steps if meets else [s for s in before if shared or s.shared])
     takers = (c.words, *c.others)
@@ -200,7 +211,8 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
 # that nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
 # thread takes a ticket too many of every queue, so the first one of the next replay is known; as each queue has tickets
 # for as many pieces, the last of `all` may have some too many.
-# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
+# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done. A taken
+# part's place may be another's before it is done, for others behind it may be: its table is read before it is taken.
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
@@ -441,15 +453,15 @@ class CPU(QueueDevice):
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`. Of several parts for a device alone, the caller takes one when it waits."""
     batch = Batch(calls) if not isinstance(calls, Batch) else calls
-    parts = len(batch.tables)
     with self.lock:
       gate = self.submitted
       if not batch.whole:
         for m, _ in batch.passing:  # it may be a part of a run of which others come
           m.held = True
-      if batch.brief and parts == 1 and self.done.value == gate:
+      if batch.brief and self.done.value == gate:
         _runtime().run(batch.tables[0])
         return
+      parts = len(batch.tables)
       if batch.whole and (batch.rests or time.perf_counter() > self.look):
         self._rest(batch)
       wanted = parts - alone or 1
