@@ -116,7 +116,9 @@ class Linearizer:
   def effects(self, stores: Sequence[Pending]) -> None:
     """Stores in their order; neighbours share the loops that they have next in common."""
     v = self.values
-    groups = [(r, list(group)) for r, group in itertools.groupby(stores, self.next_loop)]
+    found = [(r, list(group)) for r, group in itertools.groupby(stores, self.next_loop)]
+    runs = [(r, self.runs(some) if isinstance(r, tuple) and some[1:] else [some]) for r, some in found]
+    groups = [(r, some) for r, parts in runs for some in parts]
     before, self.beside = self.beside, len(v.stack) - 1 if len(groups) > 1 else self.beside
     touched = [v.reads(UOp.sink(*(s for s, _ in group))) for _, group in groups]
     users = Counter(memory for some in touched for memory in some)
@@ -137,6 +139,17 @@ class Linearizer:
         v.forget_memory(written)
         self.filled = {key: f for key, f in self.filled.items() if f[1].isdisjoint(written)}
     self.beside = before
+
+  def runs(self, stores: Sequence[Pending]) -> Iterator[list[Pending]]:
+    """Of stores of one tile, those that read nothing that others before them have written."""
+    run, written = list[Pending](), set[UOp]()
+    for s, loops in stores:
+      if run and not written.isdisjoint(self.values.reads(UOp.sink(s.src[1], *s.src[0].src[1:]))):
+        yield run
+        run, written = [], set()
+      run.append((s, loops))
+      written.add(s.src[0].src[0])
+    yield run
 
   def next_loop(self, pending: Pending) -> UOp | tuple[UOp, ...]:
     """The next loop; where there is none, what tells those that are computed together from others."""
