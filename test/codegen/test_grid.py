@@ -406,7 +406,7 @@ def test_what_one_store_has_written_another_one_reads_anew(sizes, target):
   np.testing.assert_allclose(got, 77 - want.ravel(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("sizes", [(3, 4, 5), (17, 29, 18), (33, 40, 31)])
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (17, 29, 18), (33, 40, 31), (64, 1, 100), (5, 3, 300)])
 def test_what_a_tile_is_reduced_from_is_written_for_all_of_it(sizes):
   """As in the gradient of an attention: a store's reduction, of all elements of a tile, reads what one before wrote."""
   kernel, (x, y) = matmul(*sizes, "km", "kn")

@@ -93,6 +93,7 @@ class Linearizer:
     self.values = v = Values(self.ids, self.fold, self.fill, target.threads)
     self.floor = 0  # how many of the open scopes are those of a grid, which no thread leaves
     self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the stores that are being emitted, by their ranges
+    self.told = set[UOp]()  # what lanes have written since they met: others need not know of it
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
@@ -169,9 +170,13 @@ class Linearizer:
     for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
     tile = list(self.environments(stores[0].src[2:]))
+    shared = [f for over, some in self.folds.items() if any(r.arg[1] in THREADS for r in over) for f in some]
+    if not self.told.isdisjoint(v.reads(UOp.sink(*(f.src[0] for f in shared)))):
+      self.barrier("memory")
     self.read_first(stores, tile)
     for env, s in itertools.product(tile, stores):
       v.store(s, env)
+    self.told |= {s.src[0].src[0] for s in stores if s.src[0].src[0].op is Ops.PARAM}
     self.folds = before
 
   def read_first(self, stores: Sequence[UOp], tile: Sequence[Env]) -> None:
@@ -235,6 +240,7 @@ class Linearizer:
   def barrier(self, of: int | str | None = None) -> None:
     """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too; or
     "cluster", of all of its groups, which then know what is in one another's memory."""
+    self.told = set() if of in ("memory", "cluster") else self.told
     self.values.put(Ops.BARRIER, dtypes.void, (), of)
 
   # ---- reductions
