@@ -388,6 +388,38 @@ def test_matmul_through_local_memory(eager, sizes, target, layouts):
   assert count(check(*matmul(*sizes, *layouts), target=target), Ops.BARRIER) >= 2
 
 
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (17, 29, 18), (5, 12, 3), (64, 1, 100)])
+@pytest.mark.parametrize("target", [GRID, SMALL])
+def test_what_one_store_has_written_another_one_reads_anew(sizes, target):
+  """As an optimizer's do: momentum, which is read and written, and parameters by it."""
+  kernel, (x, y) = matmul(*sizes, "km", "kn")
+  ((where, gradient, *ranges),) = (s.src for s in kernel.src)
+  start = normal(*sizes[:2])
+  momentum, parameters = (load(slot, start, where.src[1]) for slot in (3, 0))
+  new = op(Ops.ADD, op(Ops.MUL, momentum, UOp.const(dtypes.float32, 0.5)), gradient)
+  first = store(where.src[1], new, *ranges, size=start.size, slot=3)
+  second = store(where.src[1], op(Ops.SUB, parameters, momentum), *ranges, size=start.size)
+  arrays, out = [x, y, start.copy().ravel()], np.full(start.size, 77, np.float32)
+  got = simulate(lower_kernel(sink(first, second), target), arrays, out, {})
+  want = start * 0.5 + x.T @ y
+  np.testing.assert_allclose(arrays[2], want.ravel(), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(got, 77 - want.ravel(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (17, 29, 18), (33, 40, 31), (64, 1, 100), (5, 3, 300)])
+def test_what_a_tile_is_reduced_from_is_written_for_all_of_it(sizes):
+  """As in the gradient of an attention: a store's reduction, of all elements of a tile, reads what one before wrote."""
+  kernel, (x, y) = matmul(*sizes, "km", "kn")
+  ((where, product, *ranges),) = (s.src for s in kernel.src)
+  size, k = sizes[0] * sizes[1], reduce(sizes[2], 7)
+  start = np.full(size, np.nan, np.float32)
+  terms = op(Ops.MUL, load(3, start, where.src[1]), load(1, x, dot((k, sizes[0]), (ranges[0], 1))))
+  first = store(where.src[1], product, *ranges, size=size, slot=3)
+  second = store(where.src[1], fold(Ops.ADD, terms, k), *ranges, size=size)
+  got = simulate(lower_kernel(sink(first, second), GRID), [x, y, start], np.zeros(size, np.float32), {})
+  np.testing.assert_allclose(got, (x.T @ y * x.sum(0)[:, None]).ravel(), rtol=1e-4, atol=1e-4)
+
+
 def test_an_uncooperative_target_reads_device_memory(eager):
   target = Target("POCL", vector_registers=64, scratch=48 << 10, threads=True, cooperates=False)
   assert count(check(*matmul(24, 20, 16), target=target), Ops.BARRIER, Ops.SCRATCH) == 0

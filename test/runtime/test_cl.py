@@ -47,15 +47,26 @@ def test_the_place_of_the_least_integer():
   assert Tensor(x, dtype="int32", device="CL").argmin().item() == 21
 
 
-@pytest.mark.parametrize("n", [8, 16, 24, 32, 128])
+@pytest.mark.parametrize("shape", [(8,), (16,), (24,), (32,), (128,), (14, 32)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("negated", [lambda t: -t, lambda t: t * -1.0, lambda t: -1.0 * t, lambda t: t / -1.0])
-def test_what_lanes_negate(negated, n, dtype):
+@pytest.mark.parametrize(
+  "negated",
+  [lambda x: -x, lambda x: x * -1.0, lambda x: -1.0 * x, lambda x: x / -1.0, lambda x: -0.0 - x, lambda x: -(x - 1)],
+)
+def test_what_lanes_negate(negated, shape, dtype):
   """Where there is a barrier Intel's optimiser (release 2026.2) takes `-x` of one work item for that of all."""
-  x = np.random.default_rng(n).standard_normal(n).astype(dtype)
-  e = np.exp(x.min() - x)
+  x = np.random.default_rng(shape[-1]).standard_normal(shape).astype(dtype)
+  z = negated(x.astype(np.float64))
+  e = np.exp(z - z.max(-1, keepdims=True))
   got = negated(Tensor(x, device="CL").realize()).softmax(-1)
-  np.testing.assert_allclose(got.numpy(), e / e.sum(), rtol=1e-5)
+  np.testing.assert_allclose(got.numpy(), e / e.sum(-1, keepdims=True), rtol=1e-5)
+
+
+def test_what_is_negated_has_the_other_sign():
+  x = np.array([0.0, -0.0, 2.0, -np.inf, np.nan])
+  for dtype in ("float16", "float32", "float64"):
+    for negated in (-Tensor(x, dtype=dtype, device="CL"), Tensor(x, dtype=dtype, device="CL") / -1.0):
+      np.testing.assert_array_equal((1 / negated).numpy(), [-np.inf, np.inf, -0.5, 0, np.nan])
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q4_K", "Q6_K"])

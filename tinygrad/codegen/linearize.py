@@ -93,6 +93,7 @@ class Linearizer:
     self.values = v = Values(self.ids, self.fold, self.fill, target.threads)
     self.floor = 0  # how many of the open scopes are those of a grid, which no thread leaves
     self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the stores that are being emitted, by their ranges
+    self.told = set[UOp]()  # what lanes have written since they met: others need not know of it
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
@@ -116,7 +117,9 @@ class Linearizer:
   def effects(self, stores: Sequence[Pending]) -> None:
     """Stores in their order; neighbours share the loops that they have next in common."""
     v = self.values
-    groups = [(r, list(group)) for r, group in itertools.groupby(stores, self.next_loop)]
+    found = [(r, list(group)) for r, group in itertools.groupby(stores, self.next_loop)]
+    runs = [(r, self.runs(some) if isinstance(r, tuple) and some[1:] else [some]) for r, some in found]
+    groups = [(r, some) for r, parts in runs for some in parts]
     before, self.beside = self.beside, len(v.stack) - 1 if len(groups) > 1 else self.beside
     touched = [v.reads(UOp.sink(*(s for s, _ in group))) for _, group in groups]
     users = Counter(memory for some in touched for memory in some)
@@ -138,6 +141,17 @@ class Linearizer:
         self.filled = {key: f for key, f in self.filled.items() if f[1].isdisjoint(written)}
     self.beside = before
 
+  def runs(self, stores: Sequence[Pending]) -> Iterator[list[Pending]]:
+    """Of stores of one tile, those that read nothing that others before them have written."""
+    run, written = list[Pending](), set[UOp]()
+    for s, loops in stores:
+      if run and not written.isdisjoint(self.values.reads(UOp.sink(s.src[1], *s.src[0].src[1:]))):
+        yield run
+        run, written = [], set()
+      run.append((s, loops))
+      written.add(s.src[0].src[0])
+    yield run
+
   def next_loop(self, pending: Pending) -> UOp | tuple[UOp, ...]:
     """The next loop; where there is none, what tells those that are computed together from others."""
     store, loops = pending
@@ -156,9 +170,13 @@ class Linearizer:
     for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
     tile = list(self.environments(stores[0].src[2:]))
+    shared = [f for over, some in self.folds.items() if any(r.arg[1] in THREADS for r in over) for f in some]
+    if not self.told.isdisjoint(v.reads(UOp.sink(*(f.src[0] for f in shared)))):
+      self.barrier("memory")
     self.read_first(stores, tile)
     for env, s in itertools.product(tile, stores):
       v.store(s, env)
+    self.told |= {s.src[0].src[0] for s in stores if s.src[0].src[0].op is Ops.PARAM}
     self.folds = before
 
   def read_first(self, stores: Sequence[UOp], tile: Sequence[Env]) -> None:
@@ -222,6 +240,7 @@ class Linearizer:
   def barrier(self, of: int | str | None = None) -> None:
     """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too; or
     "cluster", of all of its groups, which then know what is in one another's memory."""
+    self.told = set() if of in ("memory", "cluster") else self.told
     self.values.put(Ops.BARRIER, dtypes.void, (), of)
 
   # ---- reductions

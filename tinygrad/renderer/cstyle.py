@@ -80,7 +80,7 @@ class Dialect:
   neighbours: str = ""  # the function by which a group finds what another has
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
   byte_shift: str = ""  # the function that shifts a byte to the right, where the operator does not do
-  negated: str = ""  # of a float {0}, where the operator does not do
+  negated: str = ""  # of a float {0} of type {T}, where the operator does not do
   publish: str = ""  # before a barrier behind which cores read a group's memory
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
@@ -428,8 +428,8 @@ class CRenderer:
         return f"{'!' if dtypes.is_bool(dtype) else '~'}{xs[0]}"
       case Ops.NEG if dtypes.is_int(dtype) and dtype is not dtypes.index:
         return f"({ctype(dtype, d)})(0 - {self.unsigned(xs[0], dtype)})"
-      case Ops.NEG | Ops.MUL | Ops.FDIV if d.negated and dtypes.is_float(dtype) and self.negates(op, dtype, xs):
-        return d.negated.format(next((x for x in xs if x != literal(-1, dtype, d)), xs[0]))
+      case Ops.NEG | Ops.MUL | Ops.FDIV | Ops.SUB if d.negated and (x := self.negated(op, dtype, xs)):
+        return d.negated.format(x, T=ctype(dtype, d))
       case Ops.MAX | Ops.MIN if not dtypes.is_bool(dtype):
         (x, y), sign = xs, ">" if op is Ops.MAX else "<"
         if dtype is dtypes.float32 and d.extreme:
@@ -450,10 +450,15 @@ class CRenderer:
       return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     return form.format(*xs)
 
-  def negates(self, op: Ops, dtype: DType, xs: Sequence[str]) -> bool:
-    """Whether it is what compilers make -x of: one factor is -1, or the divisor."""
-    ones = [x == literal(-1, dtype, self.d) for x in xs]
-    return op is Ops.NEG or (ones != [True, True] and (ones[1] or (op is Ops.MUL and ones[0])))
+  def negated(self, op: Ops, dtype: DType, xs: Sequence[str]) -> str:
+    """The x of a float of which compilers make -x; none of anything else."""
+    if not dtypes.is_float(dtype):
+      return ""
+    if op is Ops.NEG:
+      return xs[0]
+    one, given = literal(-1, dtype, self.d), literal(-0.0 if op is Ops.SUB else -1, dtype, self.d)
+    x, y = xs[::-1] if op is Ops.SUB or (op is Ops.MUL and xs[0] == one) else xs
+    return x if y == given and x != given else ""
 
   def unsigned(self, x: str, dtype: DType) -> str:
     return f"({ctype(_UNSIGNED[dtype], self.d)}){x}" if dtype in _UNSIGNED else x
@@ -590,8 +595,9 @@ static inline ushort half_of_float(float x) {
 """,
   kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
   pointer="__global {T}*", table="__global const ulong*", shared="__local", local="__local {T}*",
-  # Intel's optimiser (release 2026.2) takes -x of one work item for that of all, where there is a barrier
-  negated="copysign({0}, -{0})",
+  # Intel's optimiser (release 2026.2) takes -x of one work item for that of all, where a barrier lies between it
+  # and its use; it makes -x of copysign(x, -x), x ^ sign, x * -1 and -0 - x, too
+  negated="fma({0}, ({T})-1, ({T})-0.0)",
   barrier="barrier(CLK_LOCAL_MEM_FENCE);",
   meeting="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
   group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",

@@ -17,6 +17,7 @@ from tinygrad.uop import CARDS, GroupOp, Ops, UOp
 OPENCL_LOOPS = replace(
   OPENCL,
   local="__global {T}*",
+  negated="",  # a group has one thread
   arena="__global uint4* arena",
   given="  __global uint4* scratch = arena + get_group_id(0) * {n};",
 )

@@ -37,7 +37,8 @@ cl: Any = LazyModule("pyopencl")
 DECLARED = """#define DECLARE(name) __attribute__((overloadable, const)) float name(float); \\
   __attribute__((overloadable, const)) double name(double);
 DECLARE(sqrt) DECLARE(floor) DECLARE(ceil) DECLARE(rint) DECLARE(sin) DECLARE(tanh) DECLARE(erf)
-__attribute__((overloadable, const)) double pow(double, double);
+__attribute__((overloadable, const)) double pow(double, double), fma(double, double, double);
+__attribute__((overloadable, const)) float fma(float, float, float);
 __attribute__((overloadable, const)) size_t get_group_id(uint), get_local_id(uint);
 __attribute__((overloadable, convergent)) void barrier(cl_mem_fence_flags);
 __attribute__((overloadable)) float vload_half(size_t, const half*);
