@@ -3,13 +3,15 @@
     python -m extra.fuzz_programs --seconds 600
     CPU_THREADS=1 python -m extra.fuzz_programs --seed 5061
     python -m extra.fuzz_programs --device EMULATED --capability 9.0 --units 132
+    CL_GRID=1 python -m extra.fuzz_programs --small --device CL
 
 A program is a product of matrices with what comes before and after it, an attention, a row's softmax, norm or extremum,
 a convolution, a lookup or a running sum, in float64, float32, float16 or bfloat16, and in two of five also its
 gradients. It is computed on a processor, whose scratch memory is not a number before each program, or on an emulated
 CUDA driver (test/runtime/cuda_emulator.py, which needs g++), which notes what a GPU would let pass: races, memory
 beyond its end, barriers that not all threads come to. The oracle is the interpreter (`DEV=PYTHON`) in float64, given
-the same numbers. Programs with the seeds that follow --seed run until the time is over; each that fails is printed.
+the same numbers. With --small, programs are those of extra/small_programs.py. Programs with the seeds that follow
+--seed run until the time is over; each that fails is printed.
 Exit status: 0 if all agreed, else 1.
 """
 
@@ -20,12 +22,13 @@ import ctypes
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from extra.small_programs import SMALL
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import tqdm
@@ -46,13 +49,14 @@ Body = Callable[[Values], Tensor]
 class Program:
   """A body, and the shapes, type and scale of its inputs, by a seed."""
 
-  def __init__(self, seed: int) -> None:
+  def __init__(self, seed: int, bodies: Sequence[Callable[[Program], Body]] = ()) -> None:
     self.rng = random.Random(seed)
+    self.trains = False  # what a step of an optimizer leaves has no gradients
     self.dtype: DType = self.rng.choice(tuple(ROUGH))
     self.shapes: list[tuple[tuple[int, ...], float]] = []
     self.words: list[str] = [self.dtype.name]
-    self.body = self.rng.choice(BODIES)(self)
-    self.differentiates = self.rng.random() < 0.4
+    self.body = self.rng.choice(bodies or BODIES)(self)
+    self.differentiates = self.rng.random() < 0.4 and not self.trains
     self.tf32 = self.rng.random() < 0.3
 
   def __str__(self) -> str:
@@ -209,9 +213,9 @@ def poison(device: Any, nbytes: int) -> None:
       ctypes.memset(memory.address + first, 0xFF, nbytes)
 
 
-def faults(seed: int, device: str, driver: Any = None) -> list[str]:
+def faults(seed: int, device: str, driver: Any = None, bodies: Sequence[Callable[[Program], Body]] = ()) -> list[str]:
   """What is wrong with a program, if anything."""
-  p, out = Program(seed), list[str]()
+  p, out = Program(seed, bodies), list[str]()
   made = [Tensor(x, device=device, dtype=p.dtype).realize() for x in p.arrays(seed)]
   with Context(ALLOW_TF32=int(p.tf32), PLAN_CACHE=0):
     found = p.results(made)
@@ -272,14 +276,16 @@ def main(arguments: list[str] | None = None) -> int:
   parser = options("extra.fuzz_programs", __doc__, "CPU, EMULATED")
   parser.add_argument("--capability", default="9.0", help="of an emulated GPU (9.0)")
   parser.add_argument("--units", type=int, default=132, help="its multiprocessors, by which work is cut (132)")
+  parser.add_argument("--small", action="store_true", help="programs of a few elements")
   asked = parser.parse_args(arguments)
+  bodies = SMALL if asked.small else BODIES
   driver = emulated(asked.capability, asked.units) if asked.device == "EMULATED" else None
   done = failed = 0
   for seed in seeds(asked):
     done += 1
-    if found := faults(seed, asked.device, driver):
+    if found := faults(seed, asked.device, driver, bodies):
       failed += 1
-      print(f"--seed {seed} --count 1: {Program(seed)}: {'; '.join(found)}")
+      print(f"--seed {seed} --count 1{' --small' * asked.small}: {Program(seed, bodies)}: {'; '.join(found)}")
   print(f"{done} programs from --seed {asked.seed} on {asked.device}, {failed} failed")
   return int(failed > 0)
 

@@ -182,6 +182,19 @@ def test_lanes_have_all_of_what_they_read_once(monkeypatch):
   assert not any(step.startswith("join") for step in steps_of("Q4_K", target))
 
 
+@pytest.mark.parametrize("outs", [3, 17])
+def test_what_lanes_read_under_a_condition(outs):
+  """Of the gradient of a convolution with a stride, rows beside which there is a kernel: others are 0. One of them is
+  all that is read of memory of a row, by the lane that has written it, and others read none."""
+  w, up = given = arrays((outs, 1, 1, 5), (1, outs, 3, 2))
+  x = Tensor.zeros(1, 1, 6, 7, device="CPU").contiguous().realize()
+  got, _ = on_grid(lambda w, up: x.conv2d(w, stride=2).gradient(x, gradient=up)[0], given, GRID)
+  want = np.zeros((6, 7))
+  for i, j in np.ndindex(3, 2):
+    want[2 * i, 2 * j : 2 * j + 5] += np.einsum("o,ok->k", up[0, :, i, j].astype(np.float64), w[:, 0, 0])
+  np.testing.assert_allclose(got.reshape(6, 7), want, rtol=1e-5, atol=1e-6)
+
+
 # ---- what is turned in local memory
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from extra import fuzz_programs
 from extra.fuzz_programs import AFTER, BODIES, OF_ROWS, Program, faults, main
+from extra.small_programs import AFTERWARDS, ALONG, BEFORE, OPTIMIZERS, REDUCED, SMALL, VIEWS
 from tinygrad.codegen import nests
 from tinygrad.codegen.primitives import stage
 
@@ -27,6 +28,16 @@ def test_all_kinds_are_drawn():
   words = " ".join(str(Program(seed)) for seed in range(400))
   assert all(what in words for what in (*AFTER, *OF_ROWS, "causal", "whole", "conv", "mlp", "gradients", "tf32"))
   assert len(set(BODIES)) == 8 and str(Program(7)) == str(Program(7))
+
+
+@pytest.mark.parametrize("first", range(0, 48, 8))
+def test_small_programs_agree_with_the_interpreter(first):
+  assert {n: found for n in range(first, first + 8) if (found := faults(n, "CPU", bodies=SMALL))} == {}
+
+
+def test_all_kinds_of_small_programs_are_drawn():
+  words = " ".join(str(Program(seed, SMALL)) for seed in range(400))
+  assert all(what in words for what in (*VIEWS, *BEFORE, *REDUCED, *AFTERWARDS, *ALONG, *OPTIMIZERS, "gradients"))
 
 
 def test_blocks_of_a_sum_beyond_its_end_are_seen(fresh):

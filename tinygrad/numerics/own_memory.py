@@ -40,6 +40,8 @@ def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> lis
   for u in UOp.sink(*itertools.chain.from_iterable(nests)).toposort():
     if u.op is Ops.INDEX and u.src[0].op is Ops.SCRATCH and u.src[0] in found:
       found[u.src[0]].append(u)
+    elif u.op is Ops.LOAD and u.src[1:]:  # where its condition does not hold it is something else
+      found.pop(u.src[0].src[0], None)
   moved, room = dict[UOp, UOp](), MOST * WORD
   for memory, places in sorted((x for x in found.items() if x[1]), key=lambda x: int(x[0].arg[2])):
     if (own := own_places(places, numbers, len(every))) is not None:
