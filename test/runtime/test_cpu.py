@@ -631,8 +631,8 @@ def test_freed_memory_and_scratch_lose_their_pages_when_nothing_is_at_work(resti
 
 def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   """The second of two buffers written is read by threads that did not write it: all wait between the kernels, but not
-  where the next kernel touches neither. (Mutant: only the first counts.) What is lent twice, or
-  in part, is one memory."""
+  where the next kernel touches neither. (Mutant: only the first counts.) What is lent twice, or in part, is one
+  memory."""
   memory = [cpu.Memory((i + 1) << 12, 64, owner=True) for i in range(5)]
 
   def call(writes, *slots):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tinygrad.codegen.analysis.accesses import rereads
+from tinygrad.codegen.row_blocks import is_given, parts_of
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import GroupOp, Ops, PieceArg, UOp
@@ -41,14 +42,14 @@ def check_linear(linear: Sequence[UOp]) -> None:
 def check_limits(kernel: UOp) -> None:
   """Raises SpecError if a loop that may end early (`clip_loops`) has become another: that would go on beyond. Or if
   pieces of the kernel overlap (`share_out`), and an element is read where it is written: two threads may be there."""
-  stores = [s for s in kernel.src if s.op is Ops.STORE]
-  both = {p for p in rereads(stores) if p.op is Ops.PARAM and p.arg.slot >= 0}
-  for where in (s.src[0] for s in stores if s.src[0].src[0] in both):
+  stores, limits = parts_of(kernel)
+  both = rereads(stores)
+  for where in (s.src[0] for s in stores if s.src[0].src[0] in both and is_given(s.src[0].src[0])):
     firsts = (x for x in affine(where.src[1], {}).terms if x.op is Ops.MIN)
     if any(isinstance(v.arg, PieceArg) for x in firsts for v in x.variables()):
       raise SpecError(f"kernel: pieces overlap, and slot {where.src[0].arg.slot} is read and written")
-  loops = {u for s in kernel.src if s.op is Ops.STORE for u in s.toposort() if u.op is Ops.RANGE}
-  for r in (x.src[0] for x in kernel.src if x.op is not Ops.STORE):
+  loops = {u for s in stores for u in s.toposort() if u.op is Ops.RANGE}
+  for r in (x.src[0] for x in limits):
     if r.op is Ops.RANGE and r not in loops:
       raise SpecError(f"kernel: loop {r.arg[0]} may end early; what a pass has put in its place does not")
 

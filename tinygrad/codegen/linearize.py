@@ -29,7 +29,7 @@ from tinygrad.ops.reduce import neutral
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.indexing import gated, within_bounds
-from tinygrad.uop.loops import LoopIds, extent
+from tinygrad.uop.loops import LoopIds, extent, iterations
 from tinygrad.uop.rewrite import substitute_free
 
 # iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
@@ -511,7 +511,7 @@ class Linearizer:
   def in_eights(self, core: Core, x: UOp, lane: UOp, loops: Sequence[UOp], here: Env) -> tuple[UOp, ...]:
     """What a lane holds of an operand in a group's memory, read by all lanes of a warp together, with what they hold of
     the next tile where that makes it eight elements; nothing where that cannot be."""
-    v, n = self.values, 8 // math.prod(extent(r) for r in loops)
+    v, n = self.values, 8 // iterations(loops)
     if not core.eights or x.op is not Ops.LOAD or x.src[0].src[0].op is not Ops.AFTER or len(x.src[0].src) > 2:
       return ()
     others = [r for r in v.ups(v.deps(x.src[0].src[1])) if r not in loops and extent(r) % n == 0][::-1][: n - 1]

@@ -281,4 +281,4 @@ def work(store: UOp, by_index: bool = False) -> int:
   loops, folds = store.src[2:], [u for u in store.toposort() if u.op is Ops.FOLD]
   at = {u: u.src[0].src[::2] if by_index and u.src[0].op is Ops.ONE_HOT else loops for u in folds}  # a row, a value
   steps = ((*u.src[1:], *(r for r in loops if any(r in x.loops for x in at[u]))) for u in folds)
-  return int(iterations(loops) + sum(2 * iterations(over) for over in steps))
+  return iterations(loops) + sum(2 * iterations(over) for over in steps)

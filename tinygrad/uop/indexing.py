@@ -89,6 +89,7 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
 
 
 def all_of(*gates: UOp | None) -> UOp | None:
+  """The conjunction of conditions, None being True, as it is written; `both` simplifies it, too."""
   out: UOp | None = None
   for g in gates:
     out = g if out is None else out if g is None else UOp.new(Ops.AND, dtypes.bool, (out, g))

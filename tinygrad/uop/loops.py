@@ -22,6 +22,7 @@ def iterations(loops: Iterable[UOp]) -> int:
 
 
 def static(r: UOp) -> bool:
+  """Whether it has as many iterations in every run."""
   return r.src[0].op is Ops.CONST
 
 

@@ -521,7 +521,7 @@ def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
       block += ".o"
     if block in nest.names:
       shared.append(block)
-  left = int(prod(extent(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid))
+  left = iterations(nest.grid[to] for to in ("threads", "lanes") if to in nest.grid)
   threads = list[str]()
   for name in shared:
     many = extent(nest.names[name])
