@@ -525,12 +525,15 @@ class Tensor(Differentiation, metaclass=_Training):
     u = x.uop if x.uop.op is Ops.BUFFER else x.contiguous().realize().uop
     if not isinstance(u.device, str) or not Device.capabilities(u.device).wraps:
       mismatch("dlpack", "shares the memory of one CPU device", [u], 'x.to("CPU")')
-    return numpy.asarray(Held(buffer_of(u))).__dlpack__(**kwargs)
+    memory = buffer_of(u)
+    memory.lent = True
+    return numpy.asarray(Held(memory)).__dlpack__(**kwargs)
 
   @classmethod
   def from_dlpack(cls, x: Any, device: str | None = None) -> Self:
     """A tensor over the memory of a torch, numpy, … array of the host (any with `__dlpack__`): no copy if it is
-    contiguous and may be written.
+    contiguous and may be written. Tensors over the same bytes do not know of each other: what is assigned to one is
+    seen by the other once it is realised.
     Shape: `-> (*dims)`, as the array.
 
     Examples:
@@ -734,7 +737,7 @@ def _check_float64(u: UOp) -> None:
 def _share(array: Any, device: str) -> UOp | None:
   """A buffer over an array's memory; None where the device cannot use it."""
   handle = Device[device].wrap(array)
-  memory = Buffer(device, tuple(array.shape), from_numpy_dtype(array.dtype))
+  memory = Buffer(device, tuple(array.shape), from_numpy_dtype(array.dtype), lent=True)
   return None if handle is None else UOp.buffer(memory.shape, memory.dtype, device, memory.allocate([handle], array))
 
 

@@ -662,8 +662,7 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
 
 def test_a_captured_step_keeps_the_order_of_tensors_over_one_array():
   """Each kernel waits for what the one before has written, though the second Tensor is other memory, by its address."""
-  room = np.zeros((1 << 16) + 16, np.float32)
-  array = room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][: 1 << 16]
+  array = lent(1 << 16)
   x, whole, half = (Tensor.from_dlpack(a) for a in (array, array, array[1 << 15 :]))
 
   @TinyJit
@@ -676,5 +675,64 @@ def test_a_captured_step_keeps_the_order_of_tensors_over_one_array():
       twice, more = (t.numpy() for t in step(Tensor(np.full(1 << 16, i, np.float32)).realize()))
       np.testing.assert_array_equal(twice, array * 2)
       np.testing.assert_array_equal(more, array[1 << 15 :] + 1)
-  tables = step.captured.stretches[0].batches[0][1][0].keep[1]
-  assert [[*table[::2]].count(cpu._runtime().meet) for table in tables] == [1, 1]
+  assert meetings(step.captured) == [1, 1]
+
+
+def meetings(captured):
+  """How often each thread waits for the others in a captured step."""
+  tables = captured.stretches[0].batches[0][1][0].keep[1]
+  return [[*table[::2]].count(cpu._runtime().meet) for table in tables]
+
+
+def lent(n):
+  """An array that a Tensor may lie over."""
+  room = np.zeros(n + 16, np.float32)
+  return room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][:n]
+
+
+@pytest.mark.parametrize("kind", ("one array", "a part of it", "memory that became an array"))
+def test_arguments_that_are_the_same_bytes_only_later_are_captured_apart(kind):
+  """A step that was captured with arrays apart has no thread wait for the other; nor does it know that two are one."""
+  n = 1 << 16
+
+  @TinyJit
+  def step(x, y, k):
+    x.assign(x * 0.5 + k.sin()).realize()
+    return (y * 2).realize()
+
+  def arguments(together):
+    if kind == "memory that became an array":
+      x = Tensor(lent(n)).contiguous().realize()
+      return x, Tensor.from_dlpack(np.from_dlpack(x) if together else lent(n))
+    a = lent(n)
+    part = a if kind == "one array" else a[: n // 2]
+    return Tensor.from_dlpack(a), Tensor.from_dlpack(part if together else lent(len(part)))
+
+  with Context(CPU_THREADS=2):
+    captured = []
+    for i, together in enumerate((False, False, False, True, True, True, False, True)):
+      (x, y), k = arguments(together), Tensor(np.full(n, i, np.float32)).realize()
+      before = y.numpy()
+      result = step(x, y, k).numpy()
+      np.testing.assert_array_equal(result, (x.numpy()[: len(before)] if together else before) * 2)
+      captured.append(step.captured)
+  apart, one = captured[2], captured[5]
+  assert captured == [None, apart, apart, None, one, one, apart, one] and apart is not one
+  assert [meetings(c) for c in (apart, one)] == [[0, 0], [1, 1]]
+
+
+def test_an_argument_that_is_bytes_of_a_steps_own_memory_only_later_is_captured_apart():
+  n = 1 << 16
+  array = lent(n)
+  x = Tensor.from_dlpack(array)
+
+  @TinyJit
+  def step(y, k):
+    x.assign(x * 0.5 + k.sin()).realize()
+    return (y * 2).realize()
+
+  with Context(CPU_THREADS=2):
+    for i, part in enumerate([lent(n // 2), lent(n // 2), lent(n // 2), *[array[n // 2 :]] * 3]):
+      result = step(Tensor.from_dlpack(part), Tensor(np.full(n, i, np.float32)).realize()).numpy()
+      np.testing.assert_array_equal(result, part * 2)
+      assert step.captured is None or meetings(step.captured) == ([0, 0] if i < 3 else [1, 1])

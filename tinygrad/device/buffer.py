@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
+
 from tinygrad.device.registry import Device
 from tinygrad.device.sharding import Placement, device_set, show_placement
 from tinygrad.dtype import DType
@@ -18,7 +20,8 @@ class Buffer:
   """The memory of one value in one placement; each device's part is allocated on first use.
 
   `shape` is the logical shape (upper bounds of symbolic dims). `handles[i]` is the memory of device i of the placement.
-  `passing`: what is in it means nothing once the run that wrote it is over.
+  `passing`: what is in it means nothing once the run that wrote it is over. `lent`: its bytes are an array's, so
+  that other memory may have them, too.
   """
 
   device: Placement
@@ -27,6 +30,7 @@ class Buffer:
   handles: list[Any] = field(default_factory=list)
   _owner: Any = None
   passing: bool = False
+  lent: bool = False
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -76,6 +80,13 @@ class Buffer:
     if not self.handles:
       self.allocate()
     return self.handles[i if i < len(self.handles) else 0]
+
+  def overlaps(self, other: Buffer) -> bool:
+    """Whether the two have bytes in common, as only what is `lent` has with another."""
+    mine, others = (
+      [memory for d, h in zip(m.devices, m.handles) if (memory := Device[d].view(h)) is not None] for m in (self, other)
+    )
+    return any(numpy.may_share_memory(a, b) for a in mine for b in others)
 
   def __repr__(self) -> str:
     return f"Buffer({show_placement(self.device)}, {self.dtype.name}{list(self.shape)})"

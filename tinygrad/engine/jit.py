@@ -7,7 +7,7 @@ import threading
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
@@ -195,8 +195,9 @@ class Captured:
     written = {number.get(id(m)) for w in self.work for m in w.written}
     self.written_inputs = [i for i in range(self.n_inputs) if i in written]
     # memory of its own that no input may be: one of the two is written
-    self.every = {id(m) for w in self.work for m in w.memory} - number.keys()
-    self.own = self.every if self.written_inputs else self.state
+    self.every = {id(m): m for w in self.work for m in w.memory if id(m) not in number}
+    self.overlapping = self.overlaps(self.inputs)
+    self.own: Container[int] = self.every if self.written_inputs else self.state
     self.settled = -1  # the number of the last change of a Tensor that has been looked at
     # by number of the memory, or variable: where it stands in the work (container, key), in what compiled code reads
     # (words, index, device number), and in calls that have to be told (call, work, argument, device number)
@@ -229,10 +230,20 @@ class Captured:
       else:
         call.set_variable(i - len(w.memory), x)
 
-  def shared(self, inputs: Sequence[UOp]) -> tuple[tuple[int, Buffer], ...]:
-    """Which inputs are memory that the step has of its own, so that it orders its work for other calls than this."""
+  def shared(self, inputs: Sequence[UOp]) -> tuple[tuple[int, int | Buffer], ...]:
+    """Which inputs are memory that the step has of its own, or have bytes in common with such, or with one another,
+    so that it orders its work for other calls than this."""
     changed = [(i, buffer_of(u)) for i, (u, v) in enumerate(zip(inputs, self.inputs)) if u is not v]
-    return tuple([(i, m) for i, m in changed if id(m) in self.own])
+    found: list[tuple[int, int | Buffer]] = [(i, m) for i, m in changed if id(m) in self.own]
+    if any(m.lent for _, m in changed):
+      found += (p for p in self.overlaps(inputs) if p not in self.overlapping)
+    return tuple(found)
+
+  def overlaps(self, inputs: Sequence[UOp]) -> list[tuple[int, int | Buffer]]:
+    """Which of them, by number, have bytes in common with which others, or with which memory of the step's own."""
+    given = list(enumerate(map(buffer_of, inputs)))
+    others: list[tuple[int | Buffer, Buffer]] = [*given, *((m, m) for m in self.every.values())]
+    return [(i, j) for i, m in given if m.lent for j, other in others if other is not m and m.overlaps(other)]
 
   def renew(self, given: Sequence[Any], first: int) -> None:
     """Replaces memory, from number `first` on, where other is given."""
@@ -261,7 +272,7 @@ class Captured:
     if any(inputs[i] is not self.given[i] for i in self.written_inputs):
       self.settled = -1  # nobody has looked at what reads these
     taken, given_memory = {id(buffer_of(inputs[i])) for i in self.written_inputs}, {id(buffer_of(u)) for u in inputs}
-    program_order.settle(self.settled, self.state | taken, self.every | given_memory)
+    program_order.settle(self.settled, self.state | taken, self.every.keys() | given_memory)
     self.settled = program_order.now
     return program_order.outdated(self.closed_over)
 
