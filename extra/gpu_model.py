@@ -278,19 +278,20 @@ def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tupl
 
 
 def products_of_a_loop(linear: Sequence[UOp]) -> int:
-  """Of the innermost loops with products of float32, the fewest that all iterations of one take; 0: none."""
-  opened, found = list[list[int]](), list[int]()  # of each loop: whether it is innermost, its products so far
+  """Of the innermost loops with products of float32, the fewest that one takes in a turn of the outermost loop around
+  it, or in all if there is none; 0: none."""
+  opened, found = list[list[int]](), list[int]()  # of each loop: whether it is innermost, its turns, its products so far
   for u in linear:
-    if u.op is Ops.RANGE:
+    if u.op is Ops.RANGE and u.arg[1] not in cstyle.THREADS:
       for outer in opened:
         outer[0] = 0
-      opened.append([1, 0])
-    elif u.op is Ops.ENDRANGE:
-      innermost, products = opened.pop()
-      if innermost and products and u.src[0].arg[1] not in cstyle.THREADS:
-        found.append(products * int(u.src[0].src[0].vmax))
+      opened.append([1, int(u.src[0].vmax), 0])
+    elif u.op is Ops.ENDRANGE and u.src[0].arg[1] not in cstyle.THREADS:
+      innermost, turns, products = opened.pop()
+      if innermost and products:
+        found.append(products * turns * prod(n for _, n, _ in opened[1:]))
     elif u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 and opened:
-      opened[-1][1] += u.dtype.count
+      opened[-1][2] += u.dtype.count
   return min(found, default=0)
 
 

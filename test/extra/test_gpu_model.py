@@ -9,7 +9,9 @@ from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics import cores
 from tinygrad.codegen.heuristics import gpu as heuristic
 from tinygrad.device import DeviceError
+from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
+from tinygrad.uop import Ops
 
 KINDS = ("float32", "bfloat16")
 BOUND_BY_MEMORY = [f"{x} {kind}" for x in ("sum of columns", "softmax", "layernorm", "argmax") for kind in KINDS]
@@ -60,6 +62,17 @@ def test_the_products_of_an_innermost_loop_are_counted():
     (ast,) = gpu_model.kernels_of(lambda: gpu_model.attention(dtypes.float32))
     linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
   assert gpu_model.products_of_a_loop(linear) == 64 * 16  # steps, of a tile of 4 x 4
+
+
+def test_the_products_of_nested_loops_are_counted():
+  """A convolution sums over blocks of channels, and in a block over channels, rows and columns of its kernel."""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    conv = lambda: gpu_model.empty(64, 64, 58, 58).conv2d(gpu_model.empty(64, 64, 3, 3))
+    linear = lower_kernel(gpu_model.kernels_of(conv)[-1], gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+  loops = [u for u in linear if u.op is Ops.RANGE and u.arg[1] not in cstyle.THREADS]
+  turns = [int(u.src[0].vmax) for u in loops]
+  assert turns[1:] == [2, 3, 3]
+  assert gpu_model.products_of_a_loop(linear) == 64 * 2 * 3 * 3  # a tile of 8 x 8
 
 
 @needs_nvdisasm
