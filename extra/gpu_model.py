@@ -278,9 +278,10 @@ def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tupl
 
 
 def products_of_a_loop(linear: Sequence[UOp]) -> int:
-  """Of the innermost loops with products of float32, the fewest that one takes in a turn of the outermost loop around
-  it, or in all if there is none; 0: none."""
-  opened, found = list[list[int]](), list[int]()  # of each loop: whether it is innermost, its turns, its products so far
+  """Of the innermost loops with products of float32 in the outermost loop that has the most, the fewest that one takes
+  in a turn of that, or in all if it is that loop; 0: none."""
+  opened = list[list[int]]()  # of each loop: whether it is innermost, its turns, its products so far
+  found, most = list[int](), [0]
   for u in linear:
     if u.op is Ops.RANGE and u.arg[1] not in cstyle.THREADS:
       for outer in opened:
@@ -290,9 +291,11 @@ def products_of_a_loop(linear: Sequence[UOp]) -> int:
       innermost, turns, products = opened.pop()
       if innermost and products:
         found.append(products * turns * prod(n for _, n, _ in opened[1:]))
+      if not opened:
+        most, found = max(most, found, key=sum), []
     elif u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 and opened:
       opened[-1][2] += u.dtype.count
-  return min(found, default=0)
+  return min(most)
 
 
 def judge(name: str, ast: UOp, arch: str) -> Verdict:
@@ -410,6 +413,10 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor | tuple[Tensor, ...]]
   yield "short rows", lambda: empty(1 << 17, 49).sum(1)
   yield from few_results()
   yield "convolution bf16", lambda: convolved(dtypes.bfloat16)
+  yield "convolution float32", lambda: convolved(dtypes.float32)
+  for size in (1000, 1536):  # as blocks of 128 x 128 too few for all multiprocessors, or for a second turn
+    yield f"matmul float32 {size}", lambda m=size: empty(m, m) @ empty(m, m)
+  yield "16 matmuls float32 256", lambda: empty(16, 256, 256) @ empty(16, 256, 256)
   yield "matvec bf16", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(8192, dtype=dtypes.bfloat16)
 
 

@@ -247,14 +247,16 @@ def test_what_a_group_notes_has_room_in_local_memory():
 
 
 def test_a_grid_has_no_more_steps_for_more_rows():
+  m = 3 * scatter.BLOCK + 16  # four blocks, and what is left over is as long as none of the loops asked for
+
   def updates(n, columns):
     """(threads, by block of updates how many a thread of a group looks at)."""
-    i, d, j = loop(n, 0), loop(columns, 1), reduce(M, 2)
-    value = scattered(load(1, AT, j), load(2, normal(M, columns), dot((j, columns), (d, 1))), place=i, over=j)
+    i, d, j = loop(n, 0), loop(columns, 1), reduce(m, 2)
+    value = scattered(load(1, AT, j), load(2, normal(m, columns), dot((j, columns), (d, 1))), place=i, over=j)
     linear = lower_kernel(sink(store(dot((i, columns), (d, 1)), value, i, d, size=n * columns)), GRID)
     ends = [(u.arg[1], u.src[0].vmax) for u in linear if u.op is Ops.RANGE]
     threads = np.prod([end for kind, end in ends if kind in (AxisKind.GLOBAL, AxisKind.LOCAL)])
-    return threads, [end for kind, end in ends if end in (M, 4, scatter.BLOCK)]
+    return threads, [end for kind, end in ends if end in (m, 4, scatter.BLOCK)]
 
   assert updates(4000, 768) == updates(64000, 768)
   threads, each = updates(4000, 768)

@@ -67,12 +67,37 @@ def test_the_products_of_an_innermost_loop_are_counted():
 def test_the_products_of_nested_loops_are_counted():
   """A convolution sums over blocks of channels, and in a block over channels, rows and columns of its kernel."""
   with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
-    conv = lambda: gpu_model.empty(64, 64, 58, 58).conv2d(gpu_model.empty(64, 64, 3, 3))
-    linear = lower_kernel(gpu_model.kernels_of(conv)[-1], gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+    ks = gpu_model.kernels_of(lambda: gpu_model.empty(64, 64, 58, 58).conv2d(gpu_model.empty(64, 64, 3, 3)))
+    linear = lower_kernel(ks[-1], gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
   loops = [u for u in linear if u.op is Ops.RANGE and u.arg[1] not in cstyle.THREADS]
   turns = [int(u.src[0].vmax) for u in loops]
   assert turns[1:] == [2, 3, 3]
   assert gpu_model.products_of_a_loop(linear) == 64 * 2 * 3 * 3  # a tile of 8 x 8
+
+
+def test_the_products_of_what_blocks_leave_over_are_not_those_of_a_block():
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (ast,) = gpu_model.kernels_of(lambda: gpu_model.empty(2048, 1000) @ gpu_model.empty(1000, 2048))
+    linear = lower_kernel(ast, gpu_model.target_of(gpu_model.GPUS["sm_90a"]))
+  assert gpu_model.products_of_a_loop(linear) == 64 * 16  # steps of 16, of a tile of 8 x 8; 8 are left over
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(
+  ("arch", "shape", "share"),
+  [
+    ("sm_90a", (1000, 1000), 0.55),  # a tile of 64 results for each thread: 0.34
+    ("sm_90a", (1536, 1536), 0.5),  # 0.40
+    ("sm_90a", (16, 256, 256), 0.55),  # as many threads as hide latency best: 0.35
+    ("sm_80", (1536, 1536), 0.7),  # 0.56
+    ("sm_80", (1024, 1024), 0.75),  # a quarter of these threads: 0.53
+  ],
+)
+def test_threads_have_as_many_results_as_keep_all_multiprocessors_at_work(arch, shape, share):
+  """(Mutants: the figures beside them.)"""
+  with gpu_model.as_null(gpu_model.GPUS[arch]):
+    ks = gpu_model.kernels_of(lambda: gpu_model.empty(*shape) @ gpu_model.empty(*shape))
+  assert max((gpu_model.judge("products", ast, arch) for ast in ks), key=lambda v: v.seconds).share >= share
 
 
 @needs_nvdisasm

@@ -48,15 +48,17 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:
     return None
   most = min(math.isqrt(alone // (2 * results * f.dtype.itemsize)), 2 * units // task.blocks, terms // LEAST)
-  cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f)) > 1)
+  cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f, task.narrow)) > 1)
   return max(cuts, key=lambda c: c.parts, default=None)
 
 
 class Task(NamedTuple):
-  """What a reduction takes: so many multiprocessors, together the time in which so many bytes are read."""
+  """What a reduction takes: so many multiprocessors, together the time in which so many bytes are read; and whether its
+  products are of narrow operands, for matrix cores."""
 
   blocks: int
   work: int
+  narrow: bool = False
 
 
 def task_of(f: UOp, cores: bool) -> Task | None:
@@ -72,12 +74,12 @@ def task_of(f: UOp, cores: bool) -> Task | None:
   if f.arg is not Ops.ADD or rows < LEAST_ROWS or (not narrow and rows <= MOST_ROWS and FEW * rows <= columns):
     return None
   operations = 2 * results * iterations(f.src[1:])
-  return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)))
+  return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)), narrow)
 
 
-def most_parts(r: UOp, most: int, f: UOp) -> int:
+def most_parts(r: UOp, most: int, f: UOp, narrow: bool) -> int:
   """In how many parts, of as many iterations, a reduction's loop is cut: cores take its longest in whole steps."""
-  whole = WHOLE if r is max(f.src[1:], key=extent) else 1
+  whole = WHOLE if narrow and r is max(f.src[1:], key=extent) else 1
   return next(n for n in range(max(most, 1), 0, -1) if extent(r) % (n * (whole if n > 1 else 1)) == 0)
 
 
@@ -90,14 +92,16 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
   each = extent(r) // parts
-  part, rest = ids.loop(index(parts), AxisKind.LOOP), ids.loop(index(each), AxisKind.REDUCE)
+  part = ids.loop(index(parts), AxisKind.LOOP)
+  rest = ids.loop(index(each), AxisKind.REDUCE) if each > 1 else index(0)
   other = ids.loop(index(parts), AxisKind.REDUCE)
 
   def place(of: UOp) -> UOp:
     return UOp.new(Ops.INDEX, f.dtype, (memory, row_major([(of, parts), *digits])))
 
   terms = substitute_free(f.src[0], {r: part * each + rest})
-  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(rest if x is r else x for x in f.src[1:])), f.arg)
+  within = (rest if x is r else x for x in f.src[1:] if x is not r or each > 1)
+  some = UOp.new(Ops.FOLD, f.dtype, (terms, *within), f.arg)
   whole = UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (place(other),)), other), f.arg)
   first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
   return UOp.sink(first), UOp.sink(substitute_free(store, {f: whole}))

@@ -31,6 +31,8 @@ PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are com
 STEPS = 32  # most iterations of a reduction between two barriers,
 STEPS_OF_ROWS = 64  # and of one of several nests that has no more: what is the same for all blocks of a row then stays
 FULL = 64  # results of a thread, as many as registers hold beside the operands of a product
+LEAST_TILE = 4  # and at least, of products
+HIDING = 1.5  # groups of a multiprocessor with which loads and products hide each other's latency
 AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
 SQUARE = 32  # rows and columns that a group turns at once
 MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
@@ -249,10 +251,9 @@ def plan_grid(nest: NestSchedule) -> Grid:
   if main is not None:
     held = sum(i.over == main.over for i in a.folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
-    few = 4 * outputs < FULL * target.busy  # too few for threads that read operands least
-    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4) if few else FULL)
+    most = min(most, 2 * EPILOGUE // max(main.operations, 1), FULL)
     once = rows_beside(main, outer)
-    copies = once or shares(main, axes, {}, most, MAX_ROWS)
+    copies = once or tile_of(main, axes, most, outputs, target)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), not once and prod(copies.values()) > SHARED, target)
     tiles = len(outer) == len(ranges) and not once and not (lanes > 1 and reads_once(main))
@@ -436,6 +437,20 @@ def columns_of(
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
   """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
   return math.gcd(n, most, extent(r)) if static(r) else 1
+
+
+def tile_of(i: Item, axes: Sequence[UOp], most: int, outputs: int, target: Target) -> dict[UOp, int]:
+  """Copies of a thread, at most `most`, with which the multiprocessor that has the most groups is done first: more of
+  them read operands less often, fewer leave more groups, whose warps hide each other's latency."""
+
+  def cycles(copies: Counts) -> float:
+    each = int(prod(copies.values()))
+    groups = ceildiv(outputs, each * target.group)
+    loads = sum(1 / prod(n for r, n in copies.items() if r not in x.strides) for x in i.accesses)
+    return float(ceildiv(groups, target.units) * each * (1 + loads) * max(HIDING * target.units / groups, 1))
+
+  sizes = [most >> n for n in range(most.bit_length()) if most >> n >= LEAST_TILE] or [most]
+  return min((shares(i, axes, {}, n, MAX_ROWS) for n in sizes), key=cycles)
 
 
 def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], limit: int, most: int) -> dict[UOp, int]:
