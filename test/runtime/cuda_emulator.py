@@ -477,6 +477,7 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r"^static __device__ inline uint4 fragments_.*?^\}", "", body, flags=re.M | re.S)
     body = re.sub(r"fragments_(eights|turned)\((.*?)\);", lambda m: f"fragments({m[2]}, {m[1] == 'turned':d});", body)
     body = re.sub(r'asm\("ex2.approx.ftz.f32.*', ROUGH_EXP, body)
+    body = re.sub(r'asm\("div.full.f32.*', "z = x / y; return z;", body)
     body = re.sub(r"copy_later<(\d+)>\((.*), (.*?)\);", r"copy_later(\2, \1, \3);", body)
     body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)

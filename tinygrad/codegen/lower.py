@@ -12,10 +12,12 @@ from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_b
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.codegen.row_blocks import block_rows, clip_loops, parts_of
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose_stores
@@ -23,7 +25,7 @@ from tinygrad.numerics.dots import use_dots
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.numerics.scatter import step_scatters, with_row_memory
-from tinygrad.uop import AxisKind, Ops, UOp, substitute
+from tinygrad.uop import AxisKind, Ops, UOp, simplify, substitute
 from tinygrad.uop.loops import LoopIds
 from tinygrad.viz import recorder
 
@@ -47,6 +49,7 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
     functools.partial(use_dots, target=target),
     *(functools.partial(f, target=target) for f in (decompose_stores, step_scatters, cut_loops)),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
+    same_for_copies,
   )
 
 
@@ -103,6 +106,13 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   if VIZ:
     recorder.scheduled(room.steps)
   return closed if grid else UOp.sink(*itertools.chain.from_iterable(out))
+
+
+def same_for_copies(kernel: UOp) -> UOp:
+  """Comparisons of what is in registers in normal form: 4·o + i < 4096 is o < 1024, so all i are accessed at once."""
+  found = (u for u in kernel.toposort() if u.op is Ops.CMPLT and u.src[0].dtype is dtypes.index)
+  mapping = {u: v for u in found if any(r.arg[1] in IN_REGISTERS for r in u.loops) and (v := simplify(u)) is not u}
+  return substitute(kernel, mapping) if mapping else kernel
 
 
 def closed_up(kernel: UOp) -> UOp:

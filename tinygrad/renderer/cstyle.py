@@ -417,6 +417,8 @@ class CRenderer:
   def expression(self, op: Ops, dtype: DType, of: DType, xs: Sequence[str]) -> str:
     """One lane of an op: as its card writes it, but for what C lacks."""
     d = self.d
+    if self.narrow and dtype is dtypes.float32 and op in d.rough:
+      return d.rough[op].format(*xs)
     match op:
       case Ops.CAST:
         return self.cast(xs[0], of, dtype)
@@ -442,8 +444,7 @@ class CRenderer:
       return f"({xs[0]} {BOOLEAN[op]} {xs[1]})"
     if op is Ops.SHR and dtype.itemsize == 1 and d.byte_shift and xs[1] != literal(0, dtype, d):
       return f"{d.byte_shift}({xs[0]}, {xs[1]})"
-    form = d.rough.get(op) if self.narrow and dtype is dtypes.float32 else None
-    form = form or CARDS[op].render
+    form = CARDS[op].render
     assert form is not None, op
     if op in WRAPS and dtype in _UNSIGNED:
       second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
@@ -638,6 +639,9 @@ static __device__ inline float float_min(float x, float y) {
 static __device__ inline float rough_exp(float x) {
   float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f)); return y;
 }
+static __device__ inline float rough_div(float x, float y) {
+  float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
+}
 // CUDA 13.0 to 13.5 make a dp4a of four products of bytes, and of ((x >> 4) & 15) * y take x as it is
 static __device__ inline unsigned char shift_byte(unsigned char x, unsigned n) {
   unsigned y; asm("shr.u32 %0, %1, %2;" : "=r"(y) : "r"((unsigned)x), "r"(n)); return y;
@@ -654,7 +658,8 @@ static __device__ inline signed char shift_byte(signed char x, unsigned n) {
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
   cluster="__cluster_dims__({shape}) ", neighbours=NEIGHBOURS, member="of_group({x}, {n})", together=TOGETHER,
   core=function_of, publish=PUBLISH, byte_shift="shift_byte", shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
-  extreme="float", rough={Ops.EXP: "rough_exp({0})"}, copies=COPY, eights=EIGHTS,
+  extreme="float", copies=COPY, eights=EIGHTS,
+  rough={Ops.EXP: "rough_exp({0})", Ops.FDIV: "rough_div({0}, {1})", Ops.RECIP: "rough_div(1, {0})"},
   commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
   given="  extern __shared__ __align__(1024) uint4 scratch[];",
