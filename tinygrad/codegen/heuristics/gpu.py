@@ -141,16 +141,14 @@ class Primitives:
     if not nest.grid:
       most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
-    shared = [(n, *self.parallel(r, n, grid.copies[r])) for r, n in grid.shared]
+    shared = [(n, *self.blocks(self.names[r], n, grid.copies[r], self.vector(r), self.tail)) for r, n in grid.shared]
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
         nest.split(self.names[staging.cut], staging.length)
       else:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
-      copies = grid.copies.get(r, 1)
-      vector = aligned_copies(r, copies, grid.beside.get(r, 4))
-      name, copies, vector = self.joined(grid.rest, self.names[r], copies, vector)
+      name, copies, vector = self.joined(grid.rest, grid.copies[r], self.vector(r))
       _, block, copies = self.blocks(name, grid.lanes, copies, vector, self.tail)
       self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
@@ -165,9 +163,9 @@ class Primitives:
     nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
-  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str, int]:
-    vector = aligned_copies(r, copies, self.grid.beside.get(r, 4))
-    return self.blocks(self.names[r], number, copies, vector, self.tail)
+  def vector(self, r: UOp) -> int:
+    """How many of a worker's copies along a parallel loop lie side by side."""
+    return aligned_copies(r, self.grid.copies[r], self.grid.beside.get(r, 4))
 
   def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str, int]:
     """(the loop over blocks of `number` workers' shares, that within one, and how many of its iterations each worker
@@ -192,10 +190,11 @@ class Primitives:
       self.unrolled.append(f"{block}.o")
       to.append(f"{block}.i")
 
-  def joined(self, order: tuple[UOp, ...], last: str, copies: int, vector: int) -> tuple[str, int, int]:
+  def joined(self, order: Sequence[UOp], copies: int, vector: int) -> tuple[str, int, int]:
     """The last of these loops, joined with so many before it as give all lanes something to do; and its copies, of
     which a vector lies side by side."""
     outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), extent(order[-1]) // vector
+    last = self.names[order[-1]]
     for r in order[-2::-1]:
       if here >= wanted or not (static(r) and static(order[-1])) or {r, order[-1]} & self.nest.limited.keys():
         break
@@ -222,7 +221,7 @@ class Primitives:
       order = tuple(r for r in order if r not in again)
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order, items, lanes)
       copies = max(tile.copies, vector)
-      last, copies, vector = self.joined(order, last, copies, vector)
+      last, copies, vector = self.joined(order, copies, vector)
       _, block, copies = self.blocks(last, lanes, copies, vector, "clamp")
       self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
