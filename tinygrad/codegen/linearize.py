@@ -56,7 +56,7 @@ def linear_code(kernel: UOp, target: Target) -> list[UOp]:
 def signature(ast: UOp) -> list[UOp]:
   """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
   nodes = ast.toposort()
-  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
+  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.given), key=lambda u: u.arg.slot)
   return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
 
 

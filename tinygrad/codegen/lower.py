@@ -12,7 +12,7 @@ from tinygrad.codegen.group_rows import have_nests, in_common, in_groups, with_b
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
-from tinygrad.codegen.row_blocks import block_rows, clip_loops, parts_of
+from tinygrad.codegen.row_blocks import block_rows, clip_loops
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
@@ -20,6 +20,7 @@ from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.numerics.scatter import step_scatters, with_row_memory

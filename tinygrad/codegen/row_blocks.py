@@ -12,26 +12,20 @@ from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.numerics.idle_blocks import block_limits
-from tinygrad.numerics.idle_loops import loop_limits
+from tinygrad.numerics.idle_loops import loop_limits, parts_of
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations
+from tinygrad.uop.loops import LoopIds, extent, folds_of, iteration_of, iterations
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
 MOST = 1 << 12
 Ranges = tuple[UOp, ...]
-
-
-def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-  """Its stores, and the limits of its loops (`clip_loops`)."""
-  n = sum(s.op is Ops.STORE for s in kernel.src)
-  return kernel.src[:n], kernel.src[n:]
 
 
 def clip_loops(kernel: UOp) -> UOp:
@@ -69,12 +63,12 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
 
 def is_given(p: UOp) -> bool:
   """Whether it is an argument of the kernel, and not memory of a row's own."""
-  return p.op is Ops.PARAM and p.arg.slot >= 0
+  return p.op is Ops.PARAM and p.arg.given
 
 
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
-  folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
+  folds = (f for f in folds_of((store,)) if by_index(f, store.src[2:]) is None)
   same = ([frozenset(rows if is_given(u.src[0]) else ()) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 
@@ -84,8 +78,8 @@ def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]
   touched = dict[UOp, int]()
   for u in accesses:
     p, at = u.src[:2]
-    if p.op is Ops.PARAM and (p.arg.slot < 0 or not at.loops.isdisjoint(rows[-1:])):
-      mine = 1 if p.arg.slot < 0 else iterations(r for r in rows if r in at.loops)
+    if p.op is Ops.PARAM and not (p.arg.given and at.loops.isdisjoint(rows[-1:])):
+      mine = iterations(r for r in rows if r in at.loops) if p.arg.given else 1
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   return touched
 
@@ -180,7 +174,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   last = {u.src[0]: i for i, of in enumerate(accessed) for u in of}  # the store that is the last to touch it
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
-    if p.arg.slot < 0 and p not in memory:
+    if not p.arg.given and p not in memory:
       columns[p] = any(shared_reads(s, rows)) or any(columns.get(u.src[0]) or beside_next(u, rows) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]

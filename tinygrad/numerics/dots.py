@@ -16,6 +16,7 @@ from __future__ import annotations
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import affine, index, plain
 from tinygrad.uop.loops import LoopIds
@@ -61,8 +62,8 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   if not bytewise and not bf16:
     return sink
   as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
-  stores, limits = [s for s in sink.src if s.op is Ops.STORE], {x.src[0]: x for x in sink.src if x.op is not Ops.STORE}
-  ids, made, ends = LoopIds(sink), dict[UOp, UOp](), list[UOp]()
+  (stores, clipped), ids, made, ends = parts_of(sink), LoopIds(sink), dict[UOp, UOp](), list[UOp]()
+  limits = {x.src[0]: x for x in clipped}
   whole = {r for s in stores for r in s.src[2:]}  # a sum over rows is one of parts (row_blocks.py): these stay FOLDs
   for f, parallel in ((u, s.src[2:]) for s in stores for u in s.toposort() if u.op is Ops.FOLD):
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
@@ -88,7 +89,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     return sink
   words = substitute_free(UOp.sink(*stores), made)
   left = {*words.toposort()}
-  return UOp.sink(*words.src, *(x for x in (*limits.values(), *ends) if x.src[0] in left))
+  return UOp.sink(*words.src, *(x for x in (*clipped, *ends) if x.src[0] in left))
 
 
 def ends_with_words(r: UOp, limit: UOp, length: int) -> bool:

@@ -105,7 +105,7 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
     if memory not in written and is_the_same(value, UOp.new(Ops.LOAD, value.dtype, (where,)), known, written):
       continue
     own = iterations(r for r in loops if r in where.src[1].loops)
-    if memory.arg.slot >= 0 or memory in before or memory in outside or own != memory.arg.size:
+    if memory.arg.given or memory in before or memory in outside or own != memory.arg.size:
       return False
     content = with_known(value, known, written)
     alone = content is not None and content.loops.isdisjoint(loops)

@@ -15,10 +15,17 @@ from tinygrad.numerics.idle_blocks import turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.loops import folds_of
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
 MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
+
+
+def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+  """Its stores, and the limits of its loops (codegen/row_blocks.py)."""
+  n = sum(s.op is Ops.STORE for s in kernel.src)
+  return kernel.src[:n], kernel.src[n:]
 
 
 def accessed_row(where: UOp, r: UOp) -> Row | None:
@@ -50,7 +57,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   out: dict[UOp, UOp] = {}
   shared = Counter(r for s in stores for r in s.toposort() if r.op is Ops.RANGE)
   for s in stores:
-    (where, value), folds = s.src[:2], [u for u in s.src[1].toposort() if u.op is Ops.FOLD]
+    (where, value), folds = s.src[:2], folds_of(s.src[1:2])
     known.pop(where.src[0], None)
     for r in (*s.src[2:], *(r for f in folds for r in f.src[1:])):
       if shared[r] > 1 or r.src[0].op is not Ops.CONST:  # a row's, or of no fixed length
@@ -65,7 +72,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   read: dict[UOp, list[UOp]] = {}  # memory -> where later stores access it
   for s in reversed(stores):  # what only idle iterations read is not computed
     p, r = s.src[0].src[:2]
-    if p.arg.slot < 0 and r.op is Ops.RANGE and shared[r] == 1:
+    if not p.arg.given and r.op is Ops.RANGE and shared[r] == 1:
       ends = {out.get(at) for at in read.get(p, ())}
       if len(ends) == 1 and (end := ends.pop()) is not None:
         out[r] = end

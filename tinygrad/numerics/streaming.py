@@ -46,7 +46,7 @@ class Factored:
 def read_ones(stores: Sequence[UOp]) -> list[UOp]:
   """Without those to memory of a row that no other reads for something that is kept."""
   reads = [(s.src[0].src[0], {u.src[0].src[0] for u in s.src[1].toposort() if u.op is Ops.LOAD}) for s in stores]
-  needed, more = set[UOp](), {p for p, _ in reads if p.arg.slot >= 0}
+  needed, more = set[UOp](), {p for p, _ in reads if p.arg.given}
   while not more <= needed:
     needed |= more
     more = set[UOp]().union(*(read for p, read in reads if p in needed))
@@ -103,7 +103,7 @@ class Stream:
   def streamed_memories(self) -> dict[UOp, None]:
     """Memory of a row that holds an element for each of those that reductions are over."""
     written = (s.src[0].src[0] for s in self.stores)
-    found = dict.fromkeys(p for p in written if p.arg.slot < 0 and p.arg.size > 1)
+    found = dict.fromkeys(p for p in written if not p.arg.given and p.arg.size > 1)
     if len({p.arg.size for p in found}) > 1:
       raise Unstreamable
     return found
@@ -317,7 +317,7 @@ class Stream:
     """A value that reads no element that is not there."""
     if self.exists is None:
       return u
-    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.slot >= 0 and self.step in x.loops}
+    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.given and self.step in x.loops}
 
     def make(x: UOp, src: Sources) -> UOp:
       if x.op is Ops.INDEX and x in inside:
@@ -349,7 +349,7 @@ class InPieces(Stream):
     self.computed: dict[UOp, UOp] = {}  # that, as it lies in memory of the piece -> as it is computed
     self.of_piece: dict[UOp, UOp] = {}  # a total of one piece -> that of `other`, as the first kernel leaves it
     self.of_all: dict[UOp, UOp] = {}  # -> that of all pieces
-    kept = [s for s in self.stores if s.src[0].src[0].arg.slot >= 0]
+    kept = [s for s in self.stores if s.src[0].src[0].arg.given]
     own = [r.src[0] for s in kept for r in s.src[2:] if r not in self.rows]
     if any(n.op is not Ops.CONST or n.arg >= self.length for n in own):
       raise Unstreamable
@@ -446,7 +446,7 @@ def streamed(kernel: UOp) -> tuple[UOp, ...] | None:
       found = Stream(kernel, block).run()
     except Unstreamable:
       continue
-    own = {u for u in UOp.sink(*found).toposort() if u.op is Ops.PARAM and u.arg.slot < 0}
+    own = {u for u in UOp.sink(*found).toposort() if u.op is Ops.PARAM and not u.arg.given}
     narrow = any(p.dtype.itemsize < 4 for p in own)
     if not narrow or block <= SHORT or sum(p.arg.size * p.dtype.itemsize for p in own) <= ROOM:
       break

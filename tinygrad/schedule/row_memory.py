@@ -89,8 +89,8 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
 
 def with_slots(kernel: UOp) -> ScheduleItem:
   """The kernel as an item, on no devices yet: its PARAMs in order, with the slots that these stand for."""
-  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
-  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.slot >= 0}
+  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.given]
+  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.given}
   slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
   names = tuple(v.arg[0] for v in kernel.variables())

@@ -1,5 +1,5 @@
-"""Loops: how long they are, and the allocator from which a RANGE that a pass adds to a kernel comes, so that no two
-loops are one node."""
+"""Loops: how long they are, what is reduced over them, and the allocator from which a RANGE that a pass adds to a
+kernel comes, so that no two loops are one node."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -29,6 +29,11 @@ def static(r: UOp) -> bool:
 def iteration_of(loops: Sequence[UOp]) -> Affine:
   """Which iteration of these loops, the outermost first, it is."""
   return affine(row_major((r, extent(r)) for r in loops), {})
+
+
+def folds_of(stores: Iterable[UOp]) -> list[UOp]:
+  """The reductions of stores, or values, sources first; not those of nests that fill memory for them."""
+  return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
 
 
 class LoopIds:

@@ -13,7 +13,7 @@ from tinygrad.helpers import efficiency
 from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.loops import extent, iterations, static
+from tinygrad.uop.loops import extent, folds_of, iterations, static
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
@@ -79,11 +79,6 @@ class Item:
     """Iterations and elements of memory that are read, where only this part of a range is taken."""
     over = [self.ranges, *(x.strides for x in self.accesses)]
     return sum(float(iterations(rs)) * (part if cut in rs else 1.0) for rs in over)
-
-
-def folds_of(stores: Sequence[UOp]) -> list[UOp]:
-  """The reductions of a nest, not those of nests that fill memory for it."""
-  return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
 
 
 def rereads(stores: Sequence[UOp]) -> set[UOp]:
