@@ -9,7 +9,7 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ALLOW_TF32, KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.layouts import innermost_for_cores
-from tinygrad.numerics.parts import in_parts, joined_in_groups, scatter_in_parts, squares_in_parts
+from tinygrad.numerics.parts import in_parts, in_sum_steps, joined_in_groups, scatter_in_parts, squares_in_parts
 from tinygrad.numerics.products import products_apart
 from tinygrad.numerics.windows import as_windows, without_overlap
 from tinygrad.schedule import fuse
@@ -20,7 +20,6 @@ from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfe
 from tinygrad.schedule.lower import lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order, State, versions
 from tinygrad.schedule.slots import Slots
-from tinygrad.schedule.split import in_sum_steps
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
