@@ -15,7 +15,7 @@ from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, shared_rows
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -25,7 +25,7 @@ from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.indexing import gated
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations
+from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, shared_rows
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each

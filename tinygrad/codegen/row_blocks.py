@@ -11,50 +11,20 @@ from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
-from tinygrad.numerics.idle_blocks import block_limits
-from tinygrad.numerics.idle_loops import loop_limits, parts_of
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iteration_of, iterations
+from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, folds_of, iteration_of, iterations
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
 MOST = 1 << 12
 Ranges = tuple[UOp, ...]
-
-
-def clip_loops(kernel: UOp) -> UOp:
-  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
-  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
-
-  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
-  """
-  if len(kernel.src) == 1:
-    return kernel
-  limits = loop_limits(kernel.src, all_rows(kernel.src))
-  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at)) for r, at in limits.items())
-  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
-
-
-def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
-  """The loops that all stores have in common."""
-  return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
-
-
-def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
-  """These, and inside of them the loops over which a store's value is reduced that the others share."""
-  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *fold_ranges(s)) for s in stores)]
-  shared = shared_rows(stores)
-  return (*shared, *(r for r in over if r not in shared))
-
-
-def fold_ranges(store: UOp) -> tuple[UOp, ...]:
-  return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
 
 
 def indices(stores: Sequence[UOp]) -> Iterator[UOp]:

@@ -18,7 +18,7 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index, plain
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.loops import iterations
+from tinygrad.uop.loops import iterations, shared_rows
 from tinygrad.uop.rewrite import substitute_free
 
 Values = Mapping[UOp, UOp]  # of nodes, what they are
@@ -33,7 +33,7 @@ def block_limits(stores: Sequence[UOp]) -> Iterator[UOp]:
   users = Counter(r for s in stores for r in s.src[2:] if r.arg[1] is AxisKind.REDUCE)
   for block in (r for r, n in users.items() if n > 1 and r.src[0].op is Ops.CONST):
     within = [s for s in stores if block in s.src[2:]]
-    rows = {r for r in within[0].src[2:] if all(r in s.src[2:] for s in within)} - {block}
+    rows = {*shared_rows(within)} - {block}
     found: dict[Bound, dict[UOp, UOp]] = {}
     for u in UOp.sink(*within).toposort():
       for bound, holds in turns(u, block, rows):

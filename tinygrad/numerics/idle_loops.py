@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.numerics.idle_blocks import turns, with_known
+from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.loops import folds_of
+from tinygrad.uop.loops import all_rows, folds_of
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
@@ -23,9 +23,22 @@ MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
 
 
 def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-  """Its stores, and the limits of its loops (codegen/row_blocks.py)."""
+  """Its stores, and the limits of its loops (`clip_loops`)."""
   n = sum(s.op is Ops.STORE for s in kernel.src)
   return kernel.src[:n], kernel.src[n:]
+
+
+def clip_loops(kernel: UOp) -> UOp:
+  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
+  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
+
+  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
+  """
+  if len(kernel.src) == 1:
+    return kernel
+  limits = loop_limits(kernel.src, all_rows(kernel.src))
+  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at)) for r, at in limits.items())
+  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
 
 
 def accessed_row(where: UOp, r: UOp) -> Row | None:

@@ -19,7 +19,7 @@ from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, shared_rows
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
@@ -62,7 +62,7 @@ class Stream:
 
   def __init__(self, kernel: UOp, block: int) -> None:
     self.stores, self.ids = kernel.src, LoopIds(kernel)
-    self.rows = tuple(r for r in kernel.src[0].src[2:] if all(r in s.src[2:] for s in kernel.src))
+    self.rows = shared_rows(kernel.src)
     self.memories = self.streamed_memories()
     self.factors = factors_of_sums(kernel) & self.memories.keys()
     self.blank = set[UOp]()  # memory that holds 0 for elements that are not there

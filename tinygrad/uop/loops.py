@@ -31,6 +31,23 @@ def iteration_of(loops: Sequence[UOp]) -> Affine:
   return affine(row_major((r, extent(r)) for r in loops), {})
 
 
+def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """The loops that all stores have in common."""
+  return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
+
+
+def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """These, and inside of them the loops over which a store's value is reduced that the others share."""
+  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *fold_ranges(s)) for s in stores)]
+  shared = shared_rows(stores)
+  return (*shared, *(r for r in over if r not in shared))
+
+
+def fold_ranges(store: UOp) -> tuple[UOp, ...]:
+  """Over which a store's value is reduced, if it is a reduction."""
+  return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
+
+
 def folds_of(stores: Iterable[UOp]) -> list[UOp]:
   """The reductions of stores, or values, sources first; not those of nests that fill memory for them."""
   return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
