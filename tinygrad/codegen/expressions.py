@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.dots import put_together
+from tinygrad.numerics.floor_division import DIVIDES, divided
 from tinygrad.numerics.lanes import backwards, columns, strided, transposed
 from tinygrad.numerics.own_memory import is_own
-from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
@@ -24,7 +24,6 @@ from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
 Key = UOp | tuple[UOp, tuple[int, ...]]  # a value, and of what it depends on the numbers in its environment
-DIVIDES = having(Trait.DIVIDES)
 VECTOR = 16  # bytes of neighbours that are loaded or stored at once, where there are no other vectors
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
@@ -251,7 +250,7 @@ class Values:
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
-    return self.divide(u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+    return divided(self, u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
   def unlikely(self, u: UOp, env: Env) -> UOp:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
@@ -269,38 +268,6 @@ class Values:
         self.write(acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))
         self.least = around
       return self.read(acc)
-
-  def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
-    """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
-    least integer by -1 (itself, and 0)."""
-
-    def new(op: Ops, *src: UOp | int) -> UOp:
-      values = tuple(self.broadcast(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
-      dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
-      return self.node(op, dtype, values, False if op in DIVIDES else None)
-
-    known = u.src[1].arg if u.src[1].op is Ops.CONST else 0
-    if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
-      return self.node(u.op, x.dtype, (x, y), True)
-    unsigned = dtypes.is_unsigned(u.dtype)
-    if known > 0 and known & (known - 1) == 0 and not unsigned:
-      return new(Ops.SHR, x, known.bit_length() - 1) if u.op is Ops.IDIV else new(Ops.AND, x, known - 1)
-    by_zero, by_minus = (None if known else new(Ops.CMPEQ, y, 0)), None
-    if by_zero is not None:
-      y = new(Ops.WHERE, by_zero, 1, y)
-    if unsigned:
-      out = new(u.op, x, y)
-    else:
-      if known in (0, -1):
-        by_minus = new(Ops.CMPEQ, y, -1)
-        y = new(Ops.WHERE, by_minus, 1, y)
-      q = new(Ops.IDIV, x, y)
-      r = new(Ops.SUB, x, new(Ops.MUL, q, y))
-      wrong = new(Ops.AND, new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
-      out = new(Ops.WHERE, wrong, *((new(Ops.SUB, q, 1), q) if u.op is Ops.IDIV else (new(Ops.ADD, r, y), r)))
-      if by_minus is not None and u.op is Ops.IDIV:
-        out = new(Ops.WHERE, by_minus, new(Ops.SUB, 0, x), out)
-    return out if by_zero is None else new(Ops.WHERE, by_zero, 0, out)
 
   # ---- integers and addresses
 

@@ -4,13 +4,11 @@ memory is contiguous, numbered."""
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
-from tinygrad.ops import Trait, having
+from tinygrad.numerics.floor_division import DIVIDES
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
-
-DIVIDES = having(Trait.DIVIDES)
 
 
 def tidy(sink: UOp) -> UOp:

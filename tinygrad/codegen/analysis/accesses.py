@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.expressions import DIVIDES, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.codegen.expressions import MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency
+from tinygrad.numerics.floor_division import DIVIDES
 from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine
