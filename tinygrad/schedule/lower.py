@@ -16,11 +16,10 @@ from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.peer_index import element_of
 from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, check_graph, simplify, substitute
 from tinygrad.uop.dims import is_int, sint, upper
 from tinygrad.uop.indexing import Index, at_least, below, both, is_false
-from tinygrad.uop.local import lengths, start
+from tinygrad.uop.local import element_of, lengths, start
 from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
