@@ -16,16 +16,13 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.dots import adds_few_words
 from tinygrad.numerics.products import grows, is_product
 from tinygrad.ops import Trait, having
-from tinygrad.schedule.homes import TRANSPARENT, peel
+from tinygrad.schedule.homes import CONTENT, LEAVES, MEMORY, TRANSPARENT, elements, nbytes, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
 REDUCES = having(Trait.REDUCES)
-MEMORY = having(Trait.MEMORY)
 CONVERTS = having(Trait.CONVERTS)
-CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
-LEAVES = CONTENT | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
 ORDERING = having(Trait.VIEW, Trait.ONTO)
@@ -57,18 +54,9 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-def elements(u: UOp) -> int:
-  """Elements, by the upper bounds of symbolic dims."""
-  return int(prod(u.max_shape))
-
-
 def steps(u: UOp) -> int:
   """Of a reduction; of a SCATTER as if each row looked at every update."""
   return elements(u.src[0]) if u.op is Ops.REDUCE else elements(u.src[1]) * upper(u.arg[1])
-
-
-def nbytes(u: UOp) -> int:
-  return elements(u) * u.dtype.itemsize
 
 
 def beneath(u: UOp, ops: Collection[Ops]) -> UOp:
