@@ -13,13 +13,12 @@ from tinygrad.codegen.check import check_limits
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
-from tinygrad.codegen.primitives.split import CHUNK
 from tinygrad.codegen.row_blocks import block_rows, shared_reads
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.numerics import idle_loops
-from tinygrad.numerics.idle_loops import clip_loops, loop_limits, parts_of
+from tinygrad.numerics.idle_loops import CHUNK, clip_loops, loop_limits, parts_of
 from tinygrad.numerics.scatter import step_scatters, with_row_memory
 from tinygrad.uop import Ops, ParamArg, UOp, substitute
 from tinygrad.uop.affine import affine

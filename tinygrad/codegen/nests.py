@@ -18,6 +18,7 @@ from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
 from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.fragments import narrowed
+from tinygrad.numerics.idle_loops import CHUNK
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
@@ -192,7 +193,7 @@ class NestSchedule:
   @property
   def chunks(self) -> dict[UOp, int]:
     """Of the loops that may end early: they do after a multiple of so many iterations, a power of two."""
-    ends = {r: affine(limit, {}).divisor() or split.CHUNK for r, limit in self.limited.items()}
+    ends = {r: affine(limit, {}).divisor() or CHUNK for r, limit in self.limited.items()}
     return {r: n & -n for r, n in ends.items()}
 
   def check_chunks(self, name: str, r: UOp, ends: Callable[[int], bool]) -> None:

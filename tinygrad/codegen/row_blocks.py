@@ -4,20 +4,20 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
-from tinygrad.codegen.primitives.split import CHUNK, split_loop
+from tinygrad.codegen.primitives.split import split_loop
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
-from tinygrad.numerics.idle_loops import parts_of
+from tinygrad.numerics.idle_loops import chunks, parts_of
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.affine import affine
 from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, folds_of, iteration_of, iterations
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -105,17 +105,6 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
 def vectors(n: int, block: int, lanes: int) -> int:
   """How many there are in n rows, if each block, and what is left, begins with one."""
   return int(n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes))
-
-
-def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
-  """That r ends with the CHUNK that reaches the greatest value of an expression of rows within the block."""
-  out = Affine(limit.const + CHUNK - 1)
-  for atom, c in limit.terms.items():
-    out = out.plus(affine(at.get(atom, atom), {}), c)
-  most = sum(max(c * (extent(r) - 1), 0) for r, c in out.terms.items() if r in inside)
-  out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
-  whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
-  return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))
 
 
 def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:

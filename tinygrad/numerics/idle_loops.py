@@ -14,11 +14,12 @@ from tinygrad.dtype import dtypes
 from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
-from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.loops import all_rows, folds_of
+from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loops import all_rows, extent, folds_of
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
+CHUNK = 64  # iterations: loops that end early do so at multiples of it, or of a part of it
 MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
 
 
@@ -92,3 +93,14 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
     for u in (u for u in s.toposort() if u.op is Ops.INDEX):
       read.setdefault(u.src[0], []).append(u.src[1])
   return out
+
+
+def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
+  """That r ends with the CHUNK that reaches the greatest value of an expression of rows within the block."""
+  out = Affine(limit.const + CHUNK - 1)
+  for atom, c in limit.terms.items():
+    out = out.plus(affine(at.get(atom, atom), {}), c)
+  most = sum(max(c * (extent(r) - 1), 0) for r, c in out.terms.items() if r in inside)
+  out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
+  whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
+  return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))

@@ -15,8 +15,6 @@ from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.indexing import within_bounds
 from tinygrad.uop.loops import LoopIds
 
-CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it or of a part of it
-
 
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
   """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes; in normal form, so that
