@@ -18,6 +18,7 @@ from tinygrad.uop.node import sint_to_uop as number
 TRANSPARENT = having(Trait.IDENTITY)
 MEMORY = having(Trait.MEMORY)
 CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
+IN_MEMORY = having(Trait.IN_MEMORY)
 LEAVES = CONTENT | having(Trait.PLACELESS)
 
 
@@ -103,8 +104,7 @@ class Slots:
         self.homes[u] = Home(number[u.src[0] if u.src else u], u.max_shape, elements(u))
     readers = Counter(s for u in nodes for s in u.src)
     # a copy between devices and a user's kernel know no part of a memory: what they write and read is a whole one
-    users = [u for u in nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
-    apart = {v for u in users for x in (u, *u.src) for v in in_one_memory(x)}
+    apart = {v for u in nodes if u.op in IN_MEMORY for x in (u, *u.src) for v in in_one_memory(x)}
     for u in nodes:
       if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
