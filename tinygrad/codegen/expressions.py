@@ -19,7 +19,7 @@ from tinygrad.numerics.own_memory import is_own
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
@@ -431,7 +431,7 @@ class Values:
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
-    base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
+    base, n = self.moved(base, -env[copies]), extent(copies)
     rows = [read(self.moved(base, lane * step), 1, n) for lane in range(lanes)]
     for i, x in enumerate(columns(self, rows, n)):
       self.memo[self.key_of(u, {**env, copies: i})] = x, self.home[x]
@@ -482,7 +482,7 @@ class Values:
 
   def store_transposed(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
     """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
-    n = int(copies.src[0].arg)
+    n = extent(copies)
     side = 1 << (n - 1).bit_length()
     rows = [self.broadcast(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
     for i, x in enumerate(transposed(self, rows)):
@@ -498,7 +498,7 @@ class Values:
     of it; which of them this is)"""
     form = self.form(where.src[1])
     for lane in self.ups(self.deps(where.src[1])) if self.scalars and not is_own(where.src[0]) else ():
-      count, bit = int(lane.src[0].arg), self.bits[lane]
+      count, bit = extent(lane), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)
       apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
       if lane not in env or n < 2 or count % n or apart:

@@ -268,7 +268,7 @@ class NestSchedule:
       """Of this image, and of a length that is known: along others it is filled for each iteration."""
       rest = {n: n.removesuffix("i") + "t" for n in names if n.endswith(".i")}
       found = (self.names.get(part) for name in names for part in (name, rest.get(name, "")))
-      return [r for r in found if r in image.loops and r.src[0].op is Ops.CONST]
+      return [r for r in found if r in image.loops and static(r)]
 
     outer, inner = loops(spec.outer), loops(spec.inner)
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}

@@ -19,7 +19,7 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import affine, index, plain
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, static
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
@@ -77,10 +77,10 @@ def use_dots(sink: UOp, target: Target) -> UOp:
       continue
     reached = [x.loops for x in pair]
     length = 4 // pair[0].dtype.itemsize
-    along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
+    along = [r for r in f.src[1:] if static(r) and extent(r) >= REUSE * length]
     along = [r for r in along if r not in limits or ends_with_words(r, limits[r].src[1], length)]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
-      r = max(along, key=lambda r: int(r.src[0].arg))
+      r = max(along, key=extent)
       steps = ids.loop(index(r.src[0].arg // length), AxisKind.REDUCE)
       made[f] = words_of(f, pair, r, steps, length, numbers)
       if r in limits:
@@ -117,7 +117,7 @@ def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
 
 def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, steps: UOp, length: int, numbers: DType) -> UOp:
   """The FOLD of x·y with `length` iterations of its range r in each of `steps`, and those that are left over."""
-  (whole, left), kind = divmod(int(r.src[0].arg), length), pair[0].dtype
+  (whole, left), kind = divmod(extent(r), length), pair[0].dtype
   x, y = (word(v, r, steps, length) for v in pair)
   over = tuple(steps if s is r else s for s in f.src[1:])
 

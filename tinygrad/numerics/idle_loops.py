@@ -15,7 +15,7 @@ from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import all_rows, extent, folds_of
+from tinygrad.uop.loops import all_rows, extent, folds_of, static
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
@@ -74,7 +74,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
     (where, value), folds = s.src[:2], folds_of(s.src[1:2])
     known.pop(where.src[0], None)
     for r in (*s.src[2:], *(r for f in folds for r in f.src[1:])):
-      if shared[r] > 1 or r.src[0].op is not Ops.CONST:  # a row's, or of no fixed length
+      if shared[r] > 1 or not static(r):  # a row's, or of no fixed length
         continue
       # sums over r, or of blocks of rows, to which idle iterations add nothing
       sums = [f for f in folds if r in f.src[1:] or (f is value and not set(rows).isdisjoint(f.src[1:]))]

@@ -12,7 +12,7 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.products import multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine, index, row_major
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations
+from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, static
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
@@ -42,7 +42,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
     return None
   f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
-  if any(r.src[0].op is not Ops.CONST for r in loops) or (task := task_of(f, cores)) is None:
+  if not all(map(static, loops)) or (task := task_of(f, cores)) is None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
   if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:

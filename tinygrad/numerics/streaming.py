@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv
 from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
-from tinygrad.uop.loops import LoopIds, shared_rows
+from tinygrad.uop.loops import LoopIds, extent, iterations, shared_rows, static
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
@@ -270,11 +270,11 @@ class Stream:
     if (term.rates or term.post) and f.arg is not Ops.ADD:
       raise Unstreamable
     free = [r for r in self.open_loops(f) if r is not loop and r not in f.src[1:]]
-    if any(r.src[0].op is not Ops.CONST for r in free):
+    if not all(map(static, free)):
       raise Unstreamable
     own = self.ids.like(free, AxisKind.LOOP)
-    memory = self.memory(f.dtype, int(prod(r.src[0].arg for r in free)))
-    place = row_major((r, int(r.src[0].arg)) for r in free) if free else index(0)
+    memory = self.memory(f.dtype, iterations(free))
+    place = row_major((r, extent(r)) for r in free)
     there = UOp.new(Ops.INDEX, f.dtype, (memory, place))
     here = substitute_free(there, own)
     inner = self.ids.like((r for r in f.src[1:] if r is not loop), AxisKind.REDUCE)
@@ -356,16 +356,16 @@ class InPieces(Stream):
 
   def block_size(self, block: int) -> int:
     """So many elements that all rows together have as many pieces as are wanted."""
-    if any(r.src[0].op is not Ops.CONST for r in self.rows):
+    if not all(map(static, self.rows)):
       raise Unstreamable
-    elements = int(prod(r.src[0].arg for r in self.rows)) * self.length
+    elements = iterations(self.rows) * self.length
     return min(max(1 << (elements // block).bit_length() - 1, LEAST), MOST) if elements >= block else LEAST
 
   def ends_of_loops(self) -> set[UOp]:
     """Where nothing is in memory of a row for each of them, elements are what the reductions are over whose lengths are
     known late; those of others are cut before there are kernels (numerics/parts.py)."""
     loops = (r for s in self.stores for f in s.toposort() if f.op is Ops.FOLD for r in f.src[1:])
-    return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if r.src[0].op is not Ops.CONST}
+    return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if not static(r)}
 
   def loop_of(self, nodes: Iterable[UOp], loops: Sequence[UOp]) -> UOp | None:
     if self.memories:
@@ -386,8 +386,8 @@ class InPieces(Stream):
     raise Unstreamable
 
   def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
-    digits, size = [(r, int(r.src[0].arg)) for r in self.rows], here.src[0].arg.size
-    n = int(prod(k for _, k in digits)) * self.pieces * size
+    digits, size = [(r, extent(r)) for r in self.rows], here.src[0].arg.size
+    n = iterations(self.rows) * self.pieces * size
     memory = UOp.new(Ops.PARAM, part.dtype, (), ParamArg(self.first + len(self.parts), n))
 
     def place(piece: UOp, at: UOp) -> UOp:

@@ -19,7 +19,7 @@ from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations
+from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, static
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
@@ -101,7 +101,7 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
 
 def single(ast: UOp, slots: Slots, ids: LoopIds, tiled: bool = False) -> Group:
   """The group of one kernel, over loops of its own."""
-  rows = tuple(r for r in ast.src[0].src[2:] if r.src[0].op is Ops.CONST)
+  rows = tuple(filter(static, ast.src[0].src[2:]))
   return elsewhere(Group(ast.src, rows, (), tiled=tiled), slots, ids)
 
 
