@@ -25,7 +25,7 @@ from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.indexing import gated
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, shared_rows
+from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, shared_rows
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
@@ -86,7 +86,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
   most = power_of_two(min(extent(rows[-1]), max(iterations(rows) * target.group // target.busy, 1)))
   if in_common([(s,) for s in stores]):
     memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
-    cores = {core.late: core for f in folds_of(stores) for core, _, _ in on_core(f, target)}
+    cores = {core.late: core for f in reductions(stores) for core, _, _ in on_core(f, target)}
     late, core = cores.get(True), cores.get(False)
     pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
     fit = power_of_two(target.scratch // 2 // memory)
@@ -101,7 +101,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     width = max(iterations(r for r in loops if r.arg[1] is AxisKind.LOOP) for loops in kept)
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
   stored = max(map(iterations, own))
-  summed = max((iterations(f.src[1:]) for f in folds_of(stores)), default=1)
+  summed = max((iterations(f.src[1:]) for f in reductions(stores)), default=1)
   # what is only summed needs no more lanes than make all rows' threads as many as run at once
   enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
   lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)

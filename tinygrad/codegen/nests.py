@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, is_inlined, operands_of, rereads
+from tinygrad.codegen.analysis.accesses import Analysis, folds_of, is_inlined, operands_of, rereads
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
 from tinygrad.codegen.primitives.stage import Limits, Panel, Scheduled, Stores, accumulate, bytes_of_sums, stage_panels
@@ -22,7 +22,7 @@ from tinygrad.numerics.idle_loops import CHUNK
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, static
+from tinygrad.uop.loops import LoopIds, extent, iterations, static
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop

@@ -18,7 +18,7 @@ from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine
-from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, folds_of, iteration_of, iterations
+from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, iteration_of, iterations, reductions
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
@@ -38,7 +38,7 @@ def is_given(p: UOp) -> bool:
 
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
-  folds = (f for f in folds_of((store,)) if by_index(f, store.src[2:]) is None)
+  folds = (f for f in reductions((store,)) if by_index(f, store.src[2:]) is None)
   same = ([frozenset(rows if is_given(u.src[0]) else ()) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 

@@ -15,7 +15,7 @@ from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import all_rows, extent, folds_of, static
+from tinygrad.uop.loops import all_rows, extent, reductions, static
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
@@ -71,7 +71,7 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   out: dict[UOp, UOp] = {}
   shared = Counter(r for s in stores for r in s.toposort() if r.op is Ops.RANGE)
   for s in stores:
-    (where, value), folds = s.src[:2], folds_of(s.src[1:2])
+    (where, value), folds = s.src[:2], reductions(s.src[1:2])
     known.pop(where.src[0], None)
     for r in (*s.src[2:], *(r for f in folds for r in f.src[1:])):
       if shared[r] > 1 or not static(r):  # a row's, or of no fixed length

@@ -20,7 +20,7 @@ from tinygrad.ops.reduce import nothing
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.indexing import gated, within_bounds
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iteration_of, iterations, static
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations, reductions, static
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
@@ -220,7 +220,7 @@ def with_row_memory(kernel: UOp, target: Target) -> UOp:
     return kernel if looks_at(joined, store.src[0].src[0]) or scattered(joined, CHEAP) is None else UOp.sink(joined)
   if len(kernel.src) > 1 or not target.scratch or target.threads or NOOPT:
     return kernel
-  folds = folds_of((store,))
+  folds = reductions((store,))
   deep = set(UOp.sink(*(f.src[0] for f in folds)).toposort())
   places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
   if not places or scattered(store, CHEAP) or not all(map(static, loops)):

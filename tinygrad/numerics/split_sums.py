@@ -12,7 +12,7 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.products import multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine, index, row_major
-from tinygrad.uop.loops import LoopIds, extent, folds_of, iterations, static
+from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, static
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
@@ -38,7 +38,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it, and
   P results of each are written and read: so P is the square root of what the one is of the other. Where half of the
   multiprocessors have a block as it is, it is one kernel."""
-  folds = folds_of((store,))
+  folds = reductions((store,))
   if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
     return None
   f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
@@ -85,7 +85,7 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   """The kernels of a store whose only sum has its terms cut so, by what parts amount to in the memory of PARAM `slot`,
   where results lie as they do in that of the store."""
   (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
-  (f,) = folds_of((store,))
+  (f,) = reductions((store,))
   steps = affine(store.src[0].src[1], {}).terms
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))

@@ -29,7 +29,7 @@ def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
   """The conjunction of two conditions, simplified, None being True."""
   found = b if a is None else a if b is None else simplify(UOp.new(Ops.AND, dtypes.bool, (a, b)))
-  return None if found is UOp.const(dtypes.bool, True) else found
+  return None if found is not None and found.op is Ops.CONST and found.arg else found
 
 
 def at_least(x: UOp, low: sint) -> UOp:

@@ -48,9 +48,9 @@ def fold_ranges(store: UOp) -> tuple[UOp, ...]:
   return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
 
 
-def folds_of(stores: Iterable[UOp]) -> list[UOp]:
-  """The reductions of stores, or values, sources first; not those of nests that fill memory for them."""
-  return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
+def reductions(stores: Iterable[UOp]) -> list[UOp]:
+  """The FOLDs of stores, or values, sources first. (The order of what is below a store is known.)"""
+  return list(dict.fromkeys(u for s in stores for u in s.toposort() if u.op is Ops.FOLD))
 
 
 class LoopIds:

@@ -14,7 +14,7 @@ from tinygrad.numerics.floor_division import DIVIDES
 from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.loops import extent, folds_of, iterations, static
+from tinygrad.uop.loops import extent, iterations, static
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
@@ -80,6 +80,11 @@ class Item:
     """Iterations and elements of memory that are read, where only this part of a range is taken."""
     over = [self.ranges, *(x.strides for x in self.accesses)]
     return sum(float(iterations(rs)) * (part if cut in rs else 1.0) for rs in over)
+
+
+def folds_of(stores: Sequence[UOp]) -> list[UOp]:
+  """The reductions of a nest, not those of nests that fill memory for it."""
+  return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
 
 
 def rereads(stores: Sequence[UOp]) -> set[UOp]:
@@ -230,10 +235,10 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
 
-def item_cost(item: Item, v: UOp | None, most: int) -> float:
-  """Instructions per iteration where the nest is vectorised along v; a reduction that is not, along a range of its
-  own."""
-  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *item.over)))
+def lane_of(item: Item, v: UOp | None, most: int) -> UOp | None:
+  """The range along which an item is vectorised where its nest is along v: a reduction that does not depend on v, along
+  one of its own, if that pays."""
+  return v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
 
 
 def operands_of(a: Analysis, item: Item) -> list[UOp]:

@@ -19,8 +19,8 @@ from tinygrad.codegen.analysis.accesses import (
   Analysis,
   Item,
   is_inlined,
-  item_cost,
   lane_cost,
+  lane_of,
   lanes_for,
   operands_of,
 )
@@ -307,7 +307,7 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
 def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
   registers; and of a loop of the reduction along which an operand slides, so many steps at once."""
-  lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
+  lane = lane_of(item, v, most)
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and extent(r) > 1]
   # near each other first
@@ -402,7 +402,7 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
     if extent(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
       copies = extent(ranges[-1])  # which makes the conditions constants
     return ranges, Tile(copies, 1)
-  if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
+  if (lane := lane_of(item, v, most)) is None:
     return ranges, Tile(1, 1)
   lanes = lanes_for(lane, most)
   return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, extent(lane) // lanes), 1), lanes)
@@ -470,7 +470,7 @@ class Stages:
   def discount(self, item: Item, v: UOp | None) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
     if item.fold is None or v is None or v not in item.ranges:
-      return item_cost(item, v, self.most)
+      return lane_cost(item, lane_of(item, v, self.most), self.most)
     lanes = lanes_for(v, self.most)
     used = lanes * efficiency(extent(v), lanes)
     cost = OPERATION * item.operations
