@@ -300,8 +300,7 @@ class NestSchedule:
     """What is widened alone is staged as it is, where it is what the core takes."""
     self.note("narrow", core)
     kind = self.core(core).operand
-    found = [[narrowed(x, kind) for x in images] for images in self.operands]
-    self.operands = [[x if y is None else y for x, y in zip(*pair)] for pair in zip(self.operands, found)]
+    self.operands = [[x if (y := narrowed(x, kind)) is None else y for x in images] for images in self.operands]
 
   def tensorize(self, core: str, m: str, n: str, k: str) -> None:
     """The sums of products over loop k by a core; `m`.lane, among whose iterations its rows and columns, loops m and n,

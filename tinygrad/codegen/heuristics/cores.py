@@ -16,7 +16,7 @@ from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
-from tinygrad.numerics.fragments import narrowed
+from tinygrad.numerics.fragments import narrow_factors, narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.loops import extent, iterations, static
 
@@ -49,10 +49,9 @@ class Product:
 
 def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
   """The cores that sum products as a reduction does, and both operands as they take them."""
-  for core in target.cores if f.src[0].op is Ops.MUL and f.arg is Ops.ADD and not NOOPT else ():
-    x, y = (narrowed(s, core.operand) for s in f.src[0].src)
-    if x is not None and y is not None and (core.operand.itemsize < 4 or ALLOW_TF32):
-      yield core, x, y
+  for core in target.cores if not NOOPT else ():
+    if (core.operand.itemsize < 4 or ALLOW_TF32) and (pair := narrow_factors(f, core.operand)) is not None:
+      yield core, *pair
 
 
 def plan_product(nest: NestSchedule) -> Product | None:
