@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.dots import put_together
-from tinygrad.numerics.floor_division import DIVIDES, divided
+from tinygrad.numerics.floor_division import DIVIDES, floor_divided
 from tinygrad.numerics.lanes import backwards, columns, strided, transposed
 from tinygrad.numerics.own_memory import is_own
 from tinygrad.ops.elementwise import OF_BOOLS
@@ -250,7 +250,7 @@ class Values:
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
-    return divided(self, u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+    return floor_divided(self, u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
   def unlikely(self, u: UOp, env: Env) -> UOp:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of

@@ -301,8 +301,7 @@ class Linearizer:
 
   def lanes(self, f: UOp) -> int:
     """Of the accumulators of `f`: its own, or those of the vectors that it gives."""
-    own = [extent(r) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR]
-    return own[0] if own else self.values.lanes_of(f)
+    return next((extent(r) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR), 0) or self.values.lanes_of(f)
 
   def register(self, f: UOp, dtype: DType, home: LoopScope, start: UOp | None = None) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""

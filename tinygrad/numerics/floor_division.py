@@ -8,7 +8,7 @@ from tinygrad.uop import GroupOp, Ops, UOp
 DIVIDES = having(Trait.DIVIDES)
 
 
-def divided(v: Emitter, u: UOp, x: UOp, y: UOp) -> UOp:
+def floor_divided(v: Emitter, u: UOp, x: UOp, y: UOp) -> UOp:
   """IDIV or MOD of emitted operands by the processor's, which must not divide by 0 (that gives 0), or the least integer
   by -1 (itself, and 0)."""
 

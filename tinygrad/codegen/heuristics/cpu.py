@@ -194,13 +194,9 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
   stages = Stages(nest)
   a, target, main, most = stages.a, stages.target, stages.a.main, stages.most
-
-  def total(v: UOp | None) -> float:
-    return sum(i.work * stages.discount(i, v) for i in a.items)
-
   # a range whose copies make divisions affine is better unrolled than divided lane by lane
   lanes = [r for r in a.parallel if extent(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
-  v = min((None, *lanes), key=total)
+  v = min((None, *lanes), key=lambda v: sum(i.work * stages.discount(i, v) for i in a.items))
   tiles = {} if v is None else {v: Tile(1, lanes_for(v, most))}
   if main is not None and main.work >= 4 * iterations(a.parallel):
     most_copies = max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS)
