@@ -178,7 +178,7 @@ def test_lanes_have_all_of_what_they_read_once(monkeypatch):
   assert {"unroll('k2')", "join('i0', 'i1')"} <= {*steps}
   monkeypatch.setattr(gpu, "loops_again", lambda *_: [])
   assert "unroll('k2')" not in steps_of("Q4_K", target)
-  monkeypatch.setattr(gpu.Primitives, "joined", lambda self, order, *rest: rest)
+  monkeypatch.setattr(gpu.Primitives, "joined", lambda self, order, *rest: (self.names[order[-1]], *rest))
   assert not any(step.startswith("join") for step in steps_of("Q4_K", target))
 
 

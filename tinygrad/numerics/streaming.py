@@ -311,7 +311,7 @@ class Stream:
     """Whether it is 0 for an element that is not there: of a product both factors are, for one may be infinite."""
     if u.op is Ops.CAST or u.op is Ops.MUL:
       return all(map(self.is_nothing, u.src))
-    return u.op is Ops.LOAD and (u.src[0].src[0] in self.blank or (len(u.src) > 1 and u.src[0].src[2] is self.exists))
+    return u.op is Ops.LOAD and (u.src[0].src[0] in self.blank or u.src[0].src[2:] == (self.exists,))
 
   def guarded(self, u: UOp) -> UOp:
     """A value that reads no element that is not there."""
@@ -322,8 +322,8 @@ class Stream:
     def make(x: UOp, src: Sources) -> UOp:
       if x.op is Ops.INDEX and x in inside:
         gate = both(src[2] if len(src) > 2 else None, self.exists)
-        return x.replace(src=(*src[:2], gate))
-      if x.op is Ops.LOAD and x.src[0] in inside and len(src) < 2:
+        return x.replace(src=src[:2] if gate is None else (*src[:2], gate))
+      if x.op is Ops.LOAD and x.src[0] in inside and len(src) < 2 < len(src[0].src):
         src = (*src, UOp.const(x.dtype, 0))
       return on_sources(x, src)
 
