@@ -90,14 +90,15 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
   each = extent(r) // parts
-  part, rest = ids.loop(index(parts), AxisKind.LOOP), ids.loop(index(each), AxisKind.REDUCE)
+  # a part of one iteration has no loop: cores find the operands of a sum by the loops that its terms depend on
+  part, rest = ids.loop(index(parts), AxisKind.LOOP), [ids.loop(index(each), AxisKind.REDUCE)] if each > 1 else []
   other = ids.loop(index(parts), AxisKind.REDUCE)
 
   def place(of: UOp) -> UOp:
     return UOp.new(Ops.INDEX, f.dtype, (memory, row_major([(of, parts), *digits])))
 
-  terms = substitute_free(f.src[0], {r: part * each + rest})
-  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(rest if x is r else x for x in f.src[1:])), f.arg)
+  terms = substitute_free(f.src[0], {r: sum(rest, part * each)})
+  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(y for x in f.src[1:] for y in (rest if x is r else [x]))), f.arg)
   whole = UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (place(other),)), other), f.arg)
   first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
   return UOp.sink(first), UOp.sink(substitute_free(store, {f: whole}))
