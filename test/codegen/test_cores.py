@@ -31,6 +31,7 @@ from tinygrad.device import Target
 from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, SwizzledTile, cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
+from tinygrad.numerics.fragments import narrowed
 from tinygrad.schedule import fuse
 from tinygrad.uop import Ops, UOp
 
@@ -169,7 +170,7 @@ class Steps:
     rng, core = self.rng, self.core
     a = nest.analyse()
     (item,) = (i for i in a.items if i.fold is not None)
-    x, y = (tensorize.narrowed(s, core.operand) for s in item.fold.src[0].src)
+    x, y = (narrowed(s, core.operand) for s in item.fold.src[0].src)
     x, y = (x, y) if nest.names["i0"] in a.deps[x] else (y, x)
     nest.narrow(core.name)
     numbers = [next(i for i, (u, *_) in enumerate(nest.operands) if u is s) for s in (x, y)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from codegen_kernels import dot, fold, load, loop, op, reduce, sink, store
 from test_cores import CORES
 from test_grid import simulate
 from test_group_rows import GRID, Computer
@@ -20,6 +21,7 @@ from tinygrad.numerics import layouts, split_sums
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.loops import reductions
 from tinygrad.uop.node import stored
 
 PARTED = replace(GRID, intensity=1 << 20, group=16, units=8)  # kernels are one only where they have to be
@@ -110,6 +112,18 @@ def test_whole_numbers_are_summed_in_parts_and_halves_are_not(small):
   assert len(kernels) == 1  # a part would be rounded
 
 
+def test_a_part_of_one_iteration_has_no_loop():
+  """Cores found no operands of a sum over a loop on which its terms did not depend."""
+  x, y = arrays((8, 6, 300), (6, 300))
+  i, j, k = loop(8, 0), reduce(6, 1), reduce(300, 2)
+  products = op(Ops.MUL, load(1, x, dot((i, 1800), (j, 300), (k, 1))), load(2, y, dot((j, 300), (k, 1))))
+  kernel = sink(store(i, fold(Ops.ADD, products, j, k), i, size=8))
+  for parts in (3, 6):
+    first, _ = split_sums.terms_in_parts(kernel, split_sums.CutTerms(j, parts), 3)
+    (f,) = reductions(first.src)
+    assert len(f.src) == (3 if parts < 6 else 2) and {*f.src[1:]} <= f.src[0].loops
+
+
 def all_terms(monkeypatch):
   real = split_sums.substitute_free
   monkeypatch.setattr(split_sums, "substitute_free", lambda x, m: real(x, m) if x.op is Ops.STORE else x)
@@ -178,7 +192,7 @@ def test_lanes_have_all_of_what_they_read_once(monkeypatch):
   assert {"unroll('k2')", "join('i0', 'i1')"} <= {*steps}
   monkeypatch.setattr(gpu, "loops_again", lambda *_: [])
   assert "unroll('k2')" not in steps_of("Q4_K", target)
-  monkeypatch.setattr(gpu.Primitives, "joined", lambda self, order, *rest: rest)
+  monkeypatch.setattr(gpu.Primitives, "joined", lambda self, order, *rest: (self.names[order[-1]], *rest))
   assert not any(step.startswith("join") for step in steps_of("Q4_K", target))
 
 

@@ -1,4 +1,4 @@
-"""Loops that end early where a condition leaves nothing to do in the rest: codegen/row_blocks.py."""
+"""Loops that end early where a condition leaves nothing to do in the rest: numerics/idle_loops.py."""
 
 import numpy as np
 import pytest
@@ -70,14 +70,14 @@ def limits(f):
   """The limits found in the kernels that computing `f` takes, as (constant, coefficients)."""
   found = []
   with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
-    loop_limits = row_blocks.loop_limits
+    loop_limits = idle_loops.loop_limits
 
     def noted(stores, rows):
       out = loop_limits(stores, rows)
       found.extend((x.const, *x.terms.values()) for x in (affine(at, {}) for at in out.values()))
       return out
 
-    patch.setattr(row_blocks, "loop_limits", noted)
+    patch.setattr(idle_loops, "loop_limits", noted)
     with Context(CPU_THREADS=1):
       f()
   return found

@@ -13,22 +13,16 @@ from tinygrad.codegen.check import check_limits
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.lower import decompose_stores, lower_kernel, passes
-from tinygrad.codegen.primitives.split import CHUNK
-from tinygrad.codegen.row_blocks import (
-  all_rows,
-  block_rows,
-  clip_loops,
-  loop_limits,
-  parts_of,
-  shared_reads,
-  shared_rows,
-)
+from tinygrad.codegen.row_blocks import block_rows, shared_reads
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
+from tinygrad.numerics import idle_loops
+from tinygrad.numerics.idle_loops import CHUNK, clip_loops, loop_limits, parts_of
 from tinygrad.numerics.scatter import step_scatters, with_row_memory
 from tinygrad.uop import Ops, ParamArg, UOp, substitute
 from tinygrad.uop.affine import affine
+from tinygrad.uop.loops import all_rows, shared_rows
 from tinygrad.uop.spec import SpecError
 
 X = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
@@ -93,7 +87,7 @@ def test_a_pass_that_forgets_a_limit_is_seen():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_limits_are_found_once(threads, monkeypatch):
   found = []
-  monkeypatch.setattr(row_blocks, "loop_limits", lambda *a: found.append(loop_limits(*a)) or found[-1])
+  monkeypatch.setattr(idle_loops, "loop_limits", lambda *a: found.append(loop_limits(*a)) or found[-1])
   ends = [u.src[0] for u in lower_kernel(masked_rows(1024)[0], CPU, threads) if u.op is Ops.RANGE]
   assert len(found) == 1 and len(found[0]) == 2
   assert any(end.op is not Ops.CONST for end in ends)

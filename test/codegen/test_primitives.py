@@ -37,7 +37,7 @@ from test_kernels import matmul
 from test_passes import X, masked_rows
 from test_random_kernels import Case
 
-from tinygrad.codegen import lower_kernel, nests, row_blocks
+from tinygrad.codegen import lower_kernel, nests
 from tinygrad.codegen.analysis.accesses import rereads
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
@@ -47,7 +47,7 @@ from tinygrad.codegen.primitives import IllegalStep, rebind, split, stage
 from tinygrad.device import Device, Target
 from tinygrad.device.cores import SwizzledTile
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.numerics import dots
+from tinygrad.numerics import dots, idle_loops
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine
 from tinygrad.uop.loops import LoopIds
@@ -420,7 +420,7 @@ def test_what_a_heuristic_has_noted_gives_the_same_code_again(block):
 
 def rows_in_chunks(patch: pytest.MonkeyPatch, seed: int, chunk: int) -> None:
   """Rows whose loops end early, in blocks; memory of a row is read by the store after, as far as it has been filled."""
-  for module in (split, row_blocks):
+  for module in (nests, idle_loops):
     patch.setattr(module, "CHUNK", chunk)
   ast, _ = masked_rows(13)
   want = np.tril(np.ones((13, 13))) * X[:13, :13]
@@ -465,7 +465,7 @@ def sums_in_words(n: int, columns: int) -> None:
 @pytest.mark.parametrize("n, columns, chunk", [(64, 16, 2), (34, 17, 4), (36, 16, 8)])
 def test_sums_in_words_end_where_the_rest_was_not_computed(n, columns, chunk, monkeypatch):
   """However a word is made of what lies in memory: beyond the end that is nobody's. (Mutant: they end elsewhere.)"""
-  for module in (split, row_blocks):
+  for module in (nests, idle_loops):
     monkeypatch.setattr(module, "CHUNK", chunk)
   sums_in_words(n, columns)
   monkeypatch.setattr(dots, "affine", lambda u, memo: affine(u, memo).scaled(2))

@@ -16,9 +16,9 @@ from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize
 from tinygrad.helpers import Context
 from tinygrad.mixin.arrays import to_numpy
+from tinygrad.numerics import parts
 from tinygrad.runtime.peer_reads import elements_read
 from tinygrad.runtime.transfer import host_array
-from tinygrad.schedule import split
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
@@ -304,7 +304,7 @@ def test_sums_by_wrong_levels_have_other_bits(dtype, fault, monkeypatch):
   if fault == "order":
     monkeypatch.setattr(device_sums, "near_and_far", lambda sub_axes, devices: ((SubAxis(3, 1),), (SubAxis(4, 3),)))
   else:
-    monkeypatch.setattr(split, "HALVES", ())
+    monkeypatch.setattr(parts, "HALVES", ())
   assert [bits for _, bits in sums((12,), "x", dtype)] != one
 
 

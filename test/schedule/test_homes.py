@@ -5,7 +5,7 @@ import pytest
 
 from tinygrad import Tensor, custom_op, dtypes, scan
 from tinygrad.helpers import Context, GlobalCounters
-from tinygrad.schedule import slots
+from tinygrad.schedule import homes
 from tinygrad.uop import Ops, UOp
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
@@ -50,8 +50,8 @@ def test_it_is_computed_in_its_place(shape, at, numpy_at):
 
 
 def test_a_part_taken_for_a_stretch_would_be_noticed(monkeypatch):
-  right, first = slots.stretch, UOp.const(dtypes.index, 0)
-  monkeypatch.setattr(slots, "stretch", lambda view: (right(view)[0], right(view)[1] and first))
+  right, first = homes.stretch, UOp.const(dtypes.index, 0)
+  monkeypatch.setattr(homes, "stretch", lambda view: (right(view)[0], right(view)[1] and first))
   count, memory, _ = kept(((2, 3), (0, 3), (0, 6)), (4, 3, 6))
   assert count == 2 and (memory[2] == 0).all()
 

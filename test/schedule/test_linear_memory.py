@@ -144,9 +144,9 @@ def test_statistics_of_a_block_are_copied_ahead(monkeypatch):
   assert found == [[], []]
   real = gpu.schedule_member
 
-  def schedule_member(nest, a):
+  def schedule_member(nest):
     nest.operands = []
-    return real(nest, a)
+    return real(nest)
 
   monkeypatch.setattr(gpu, "schedule_member", schedule_member)
   _, *found = map(statistics_read, lowered())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tinygrad.codegen.analysis.accesses import rereads
-from tinygrad.codegen.row_blocks import is_given, parts_of
+from tinygrad.codegen.row_blocks import is_given
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.dtype import DType, dtypes
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.uop import GroupOp, Ops, PieceArg, UOp
 from tinygrad.uop.affine import affine
 from tinygrad.uop.spec import SpecError

@@ -13,18 +13,17 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.dots import put_together
+from tinygrad.numerics.floor_division import DIVIDES, floor_divided
 from tinygrad.numerics.lanes import backwards, columns, strided, transposed
 from tinygrad.numerics.own_memory import is_own
-from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
 Key = UOp | tuple[UOp, tuple[int, ...]]  # a value, and of what it depends on the numbers in its environment
-DIVIDES = having(Trait.DIVIDES)
 VECTOR = 16  # bytes of neighbours that are loaded or stored at once, where there are no other vectors
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
@@ -251,7 +250,7 @@ class Values:
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
-    return self.divide(u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+    return floor_divided(self, u, *src) if u.op in DIVIDES else self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
   def unlikely(self, u: UOp, env: Env) -> UOp:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
@@ -269,38 +268,6 @@ class Values:
         self.write(acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))
         self.least = around
       return self.read(acc)
-
-  def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
-    """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
-    least integer by -1 (itself, and 0)."""
-
-    def new(op: Ops, *src: UOp | int) -> UOp:
-      values = tuple(self.broadcast(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
-      dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
-      return self.node(op, dtype, values, False if op in DIVIDES else None)
-
-    known = u.src[1].arg if u.src[1].op is Ops.CONST else 0
-    if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
-      return self.node(u.op, x.dtype, (x, y), True)
-    unsigned = dtypes.is_unsigned(u.dtype)
-    if known > 0 and known & (known - 1) == 0 and not unsigned:
-      return new(Ops.SHR, x, known.bit_length() - 1) if u.op is Ops.IDIV else new(Ops.AND, x, known - 1)
-    by_zero, by_minus = (None if known else new(Ops.CMPEQ, y, 0)), None
-    if by_zero is not None:
-      y = new(Ops.WHERE, by_zero, 1, y)
-    if unsigned:
-      out = new(u.op, x, y)
-    else:
-      if known in (0, -1):
-        by_minus = new(Ops.CMPEQ, y, -1)
-        y = new(Ops.WHERE, by_minus, 1, y)
-      q = new(Ops.IDIV, x, y)
-      r = new(Ops.SUB, x, new(Ops.MUL, q, y))
-      wrong = new(Ops.AND, new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
-      out = new(Ops.WHERE, wrong, *((new(Ops.SUB, q, 1), q) if u.op is Ops.IDIV else (new(Ops.ADD, r, y), r)))
-      if by_minus is not None and u.op is Ops.IDIV:
-        out = new(Ops.WHERE, by_minus, new(Ops.SUB, 0, x), out)
-    return out if by_zero is None else new(Ops.WHERE, by_zero, 0, out)
 
   # ---- integers and addresses
 
@@ -464,7 +431,7 @@ class Values:
     copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
-    base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
+    base, n = self.moved(base, -env[copies]), extent(copies)
     rows = [read(self.moved(base, lane * step), 1, n) for lane in range(lanes)]
     for i, x in enumerate(columns(self, rows, n)):
       self.memo[self.key_of(u, {**env, copies: i})] = x, self.home[x]
@@ -515,7 +482,7 @@ class Values:
 
   def store_transposed(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
     """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
-    n = int(copies.src[0].arg)
+    n = extent(copies)
     side = 1 << (n - 1).bit_length()
     rows = [self.broadcast(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
     for i, x in enumerate(transposed(self, rows)):
@@ -531,7 +498,7 @@ class Values:
     of it; which of them this is)"""
     form = self.form(where.src[1])
     for lane in self.ups(self.deps(where.src[1])) if self.scalars and not is_own(where.src[0]) else ():
-      count, bit = int(lane.src[0].arg), self.bits[lane]
+      count, bit = extent(lane), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)
       apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
       if lane not in env or n < 2 or count % n or apart:

@@ -9,13 +9,13 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import folds_of, rereads
+from tinygrad.codegen.analysis.accesses import rereads
 from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, shared_rows
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices
 from tinygrad.device import Target
 from tinygrad.device.cores import REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -25,7 +25,7 @@ from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
 from tinygrad.uop.indexing import gated
-from tinygrad.uop.loops import LoopIds, extent, iterations
+from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, shared_rows
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
@@ -45,7 +45,7 @@ class Team(NamedTuple):
 def have_nests(stores: Sequence[UOp]) -> bool:
   """Whether stores have loops of their own, or memory of a row between them; else they are one nest."""
   loops = {tuple(r for r in s.src[2:] if r.arg[1] is AxisKind.LOOP) for s in stores}
-  return len(loops) > 1 or any(s.src[0].src[0].arg.slot < 0 for s in stores)
+  return len(loops) > 1 or not all(s.src[0].src[0].arg.given for s in stores)
 
 
 def in_groups(
@@ -85,8 +85,8 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     return Team()
   most = power_of_two(min(extent(rows[-1]), max(iterations(rows) * target.group // target.busy, 1)))
   if in_common([(s,) for s in stores]):
-    memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if p.arg.slot < 0)
-    cores = {core.late: core for f in folds_of(stores) for core, _, _ in on_core(f, target)}
+    memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
+    cores = {core.late: core for f in reductions(stores) for core, _, _ in on_core(f, target)}
     late, core = cores.get(True), cores.get(False)
     pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
     fit = power_of_two(target.scratch // 2 // memory)
@@ -97,11 +97,11 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     return Team(most, min(most, SQUARE), SQUARE)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
-    kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.slot >= 0]
+    kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.given]
     width = max(iterations(r for r in loops if r.arg[1] is AxisKind.LOOP) for loops in kept)
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
   stored = max(map(iterations, own))
-  summed = max((iterations(u.src[1:]) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD), default=1)
+  summed = max((iterations(f.src[1:]) for f in reductions(stores)), default=1)
   # what is only summed needs no more lanes than make all rows' threads as many as run at once
   enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
   lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)
@@ -127,7 +127,7 @@ def in_local_memory(stores: Sequence[UOp], row: UOp | None, team: Team, ids: Loo
   memory, moved, steps, taken = dict[UOp, UOp](), dict[UOp, UOp](), dict[UOp, int](), team.memory
   for u in indices(stores):
     p = u.src[0]
-    if p.op is Ops.PARAM and p.arg.slot < 0:
+    if p.op is Ops.PARAM and not p.arg.given:
       if p not in memory:
         # rows of vectors are longer by one, so that threads with one row each meet in fewer banks of the memory
         steps[p] = p.arg.size + PAD // p.dtype.itemsize * (p.arg.size * p.dtype.itemsize % LINE == 0)

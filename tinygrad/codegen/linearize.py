@@ -29,7 +29,7 @@ from tinygrad.ops.reduce import neutral
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.indexing import gated, within_bounds
-from tinygrad.uop.loops import LoopIds, extent, iterations
+from tinygrad.uop.loops import LoopIds, extent, iterations, static
 from tinygrad.uop.rewrite import substitute_free
 
 # iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
@@ -56,7 +56,7 @@ def linear_code(kernel: UOp, target: Target) -> list[UOp]:
 def signature(ast: UOp) -> list[UOp]:
   """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
   nodes = ast.toposort()
-  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
+  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.given), key=lambda u: u.arg.slot)
   return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
 
 
@@ -301,8 +301,7 @@ class Linearizer:
 
   def lanes(self, f: UOp) -> int:
     """Of the accumulators of `f`: its own, or those of the vectors that it gives."""
-    own = [int(r.src[0].arg) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR]
-    return own[0] if own else self.values.lanes_of(f)
+    return next((extent(r) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR), 0) or self.values.lanes_of(f)
 
   def register(self, f: UOp, dtype: DType, home: LoopScope, start: UOp | None = None) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
@@ -373,7 +372,7 @@ class Linearizer:
       if g is None or v.loops(g) != v.loops(f) or any(v.emitted(g, env) is not None for env in around):
         return []
       out.append(g)
-    ups = prod(int(r.src[0].arg) for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)
+    ups = iterations(r for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)
     vectors = {any(r.arg[1] is AxisKind.VECTOR for r in g.src[1:]) for g in (*out, first)}
     alike = all(g.src[1:] == out[0].src[1:] and self.lanes(g) == self.lanes(first) for g in out)
     return out if alike and ups <= copies and len(vectors) == 1 else []
@@ -448,7 +447,7 @@ class Linearizer:
 
   def blocks(self, sums: Sums, r: UOp) -> Iterator[None]:
     """Opens the innermost loop of a reduction; a long sum of floats is one of blocks."""
-    v, n = self.values, int(r.src[0].arg) if r.src[0].op is Ops.CONST else 0
+    v, n = self.values, extent(r) if static(r) else 0
     sums_up = [f for f in sums.group if f.arg is Ops.ADD and f.src[0].op is not Ops.MMA]
     floats = any(f.dtype in (dtypes.float32, dtypes.float16) for f in sums_up)
     length = PRODUCTS_BLOCK if of_products(sums.group[0]) else SUM_BLOCK

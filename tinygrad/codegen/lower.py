@@ -13,7 +13,7 @@ from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
-from tinygrad.codegen.row_blocks import block_rows, clip_loops, parts_of
+from tinygrad.codegen.row_blocks import block_rows
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
@@ -22,10 +22,11 @@ from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
+from tinygrad.numerics.idle_loops import clip_loops, parts_of
 from tinygrad.numerics.one_hots import as_one_hots
 from tinygrad.numerics.own_memory import as_own_memory, is_own
 from tinygrad.numerics.scatter import step_scatters, with_row_memory
-from tinygrad.uop import AxisKind, Ops, UOp, simplify, substitute
+from tinygrad.uop import AxisKind, Ops, UOp, print_linear, simplify, substitute
 from tinygrad.uop.loops import LoopIds
 from tinygrad.viz import recorder
 
@@ -71,7 +72,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   if SPEC >= 1:
     check_linear(linear)
   if DEBUG >= 4:
-    print_linear(linear)
+    print(print_linear(linear))
   return linear
 
 
@@ -123,14 +124,3 @@ def closed_up(kernel: UOp) -> UOp:
     gap, end = gap + max(u.arg[0] - end, 0) // unit * unit, max(end, u.arg[0] + u.arg[2])
     moved[u] = u.replace(arg=(u.arg[0] - gap, *u.arg[1:]))
   return substitute(kernel, moved)
-
-
-def print_linear(linear: list[UOp]) -> None:
-  """One line an op, indented by loop, with the numbers of its sources."""
-  numbers, depth = dict[UOp, int](), 0
-  for i, u in enumerate(linear):
-    depth -= u.op is Ops.ENDRANGE
-    sources = ", ".join(str(s.arg) if s.op is Ops.CONST else f"%{numbers.get(s, -1)}" for s in u.src)
-    print(f"{i:4d} {'  ' * depth}{u.op.name} {u.dtype!r} ({sources}) {'' if u.arg is None else u.arg}")
-    numbers[u] = i
-    depth += u.op is Ops.RANGE

@@ -18,6 +18,7 @@ from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core
 from tinygrad.helpers import prod, round_up
 from tinygrad.numerics.fragments import narrowed
+from tinygrad.numerics.idle_loops import CHUNK
 from tinygrad.numerics.products import carries_rest
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
@@ -192,7 +193,7 @@ class NestSchedule:
   @property
   def chunks(self) -> dict[UOp, int]:
     """Of the loops that may end early: they do after a multiple of so many iterations, a power of two."""
-    ends = {r: affine(limit, {}).divisor() or split.CHUNK for r, limit in self.limited.items()}
+    ends = {r: affine(limit, {}).divisor() or CHUNK for r, limit in self.limited.items()}
     return {r: n & -n for r, n in ends.items()}
 
   def check_chunks(self, name: str, r: UOp, ends: Callable[[int], bool]) -> None:
@@ -267,7 +268,7 @@ class NestSchedule:
       """Of this image, and of a length that is known: along others it is filled for each iteration."""
       rest = {n: n.removesuffix("i") + "t" for n in names if n.endswith(".i")}
       found = (self.names.get(part) for name in names for part in (name, rest.get(name, "")))
-      return [r for r in found if r in image.loops and r.src[0].op is Ops.CONST]
+      return [r for r in found if r in image.loops and static(r)]
 
     outer, inner = loops(spec.outer), loops(spec.inner)
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
@@ -299,8 +300,7 @@ class NestSchedule:
     """What is widened alone is staged as it is, where it is what the core takes."""
     self.note("narrow", core)
     kind = self.core(core).operand
-    found = [[narrowed(x, kind) for x in images] for images in self.operands]
-    self.operands = [[x if y is None else y for x, y in zip(*pair)] for pair in zip(self.operands, found)]
+    self.operands = [[x if (y := narrowed(x, kind)) is None else y for x in images] for images in self.operands]
 
   def tensorize(self, core: str, m: str, n: str, k: str) -> None:
     """The sums of products over loop k by a core; `m`.lane, among whose iterations its rows and columns, loops m and n,

@@ -4,22 +4,21 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
-from tinygrad.codegen.primitives.split import CHUNK, split_loop
+from tinygrad.codegen.primitives.split import split_loop
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
-from tinygrad.numerics.idle_blocks import block_limits
-from tinygrad.numerics.idle_loops import loop_limits
+from tinygrad.numerics.idle_loops import chunks, parts_of
 from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations
+from tinygrad.uop.affine import affine
+from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, iteration_of, iterations, reductions
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
@@ -28,53 +27,18 @@ MOST = 1 << 12
 Ranges = tuple[UOp, ...]
 
 
-def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-  """Its stores, and the limits of its loops (`clip_loops`)."""
-  n = sum(s.op is Ops.STORE for s in kernel.src)
-  return kernel.src[:n], kernel.src[n:]
-
-
-def clip_loops(kernel: UOp) -> UOp:
-  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
-  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
-
-  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
-  """
-  if len(kernel.src) == 1:
-    return kernel
-  limits = loop_limits(kernel.src, all_rows(kernel.src))
-  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at)) for r, at in limits.items())
-  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
-
-
-def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
-  """The loops that all stores have in common."""
-  return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
-
-
-def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
-  """These, and inside of them the loops over which a store's value is reduced that the others share."""
-  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *fold_ranges(s)) for s in stores)]
-  shared = shared_rows(stores)
-  return (*shared, *(r for r in over if r not in shared))
-
-
-def fold_ranges(store: UOp) -> tuple[UOp, ...]:
-  return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
-
-
 def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
   return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
 
 
 def is_given(p: UOp) -> bool:
   """Whether it is an argument of the kernel, and not memory of a row's own."""
-  return p.op is Ops.PARAM and p.arg.slot >= 0
+  return p.op is Ops.PARAM and p.arg.given
 
 
 def shared_reads(store: UOp, rows: Sequence[UOp]) -> list[frozenset[UOp]]:
   """Of what a reduction reads beside memory that is another for each row: the rows for which that is the same."""
-  folds = (u for u in store.toposort() if u.op is Ops.FOLD and by_index(u, store.src[2:]) is None)
+  folds = (f for f in reductions((store,)) if by_index(f, store.src[2:]) is None)
   same = ([frozenset(rows if is_given(u.src[0]) else ()) - u.loops for u in step_reads(f)] for f in folds)
   return [x - frozenset.intersection(*some) for some in same for x in some]
 
@@ -84,8 +48,8 @@ def bytes_of_row(accesses: Iterable[UOp], rows: Sequence[UOp]) -> dict[UOp, int]
   touched = dict[UOp, int]()
   for u in accesses:
     p, at = u.src[:2]
-    if p.op is Ops.PARAM and (p.arg.slot < 0 or not at.loops.isdisjoint(rows[-1:])):
-      mine = 1 if p.arg.slot < 0 else iterations(r for r in rows if r in at.loops)
+    if p.op is Ops.PARAM and not (p.arg.given and at.loops.isdisjoint(rows[-1:])):
+      mine = iterations(r for r in rows if r in at.loops) if p.arg.given else 1
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   return touched
 
@@ -143,17 +107,6 @@ def vectors(n: int, block: int, lanes: int) -> int:
   return int(n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes))
 
 
-def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
-  """That r ends with the CHUNK that reaches the greatest value of an expression of rows within the block."""
-  out = Affine(limit.const + CHUNK - 1)
-  for atom, c in limit.terms.items():
-    out = out.plus(affine(at.get(atom, atom), {}), c)
-  most = sum(max(c * (extent(r) - 1), 0) for r, c in out.terms.items() if r in inside)
-  out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
-  whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
-  return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))
-
-
 def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:
   """Whether what is written there may lie where q did: the store, with the accesses `here`, is the last that reads q,
   element by element. `later`: the memory that those after it touch."""
@@ -180,7 +133,7 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   last = {u.src[0]: i for i, of in enumerate(accessed) for u in of}  # the store that is the last to touch it
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
-    if p.arg.slot < 0 and p not in memory:
+    if not p.arg.given and p not in memory:
       columns[p] = any(shared_reads(s, rows)) or any(columns.get(u.src[0]) or beside_next(u, rows) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]

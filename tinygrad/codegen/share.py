@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, rereads
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
-from tinygrad.codegen.row_blocks import all_rows, fold_ranges, is_given, parts_of, shared_rows
+from tinygrad.codegen.row_blocks import is_given
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.numerics.scatter import by_index
 from tinygrad.uop import Ops, PieceArg, UOp
-from tinygrad.uop.loops import extent, static
+from tinygrad.uop.loops import all_rows, extent, fold_ranges, shared_rows, static
 from tinygrad.uop.rewrite import substitute_free
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads

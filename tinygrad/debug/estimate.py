@@ -59,7 +59,7 @@ def estimate(ast: UOp) -> Estimate:
       instructions += iterations(ranges) * max(CARDS[u.op].cost, 1)
     elif u.op is Ops.INDEX:
       touched[u.src[0]] = max(touched.get(u.src[0], 0), iterations(ranges))
-      ranges |= rows if u.src[0].op is Ops.PARAM and u.src[0].arg.slot < 0 else frozenset()
+      ranges |= rows if u.src[0].op is Ops.PARAM and not u.src[0].arg.given else frozenset()
     inside[u] = ranges
   nbytes = sum(min(n, [*p.down()][-1].arg.size * iterations(inside[p])) * p.dtype.itemsize for p, n in touched.items())
   loops = sorted((u for u in inside if u.op is Ops.RANGE), key=lambda r: r.arg[0])

@@ -8,7 +8,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, round_up
 from tinygrad.uop import Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, static
 from tinygrad.uop.rewrite import substitute_free
 
 LONG = 256  # iterations of a loop that is worth being several
@@ -24,7 +24,7 @@ def cut_loops(kernel: UOp, target: Target) -> UOp:
   if target.threads or len(kernel.src) > 1 or NOOPT or any(u.op is Ops.FOLD for u in nodes) or sums_products(nodes):
     return kernel
   along = [r for r, step in affine(store.src[0].src[1], {}).terms.items() if r in store.src[2:] and step == 1]
-  for r in (r for r in along if r.src[0].op is Ops.CONST and r.src[0].arg >= LONG):
+  for r in (r for r in along if static(r) and extent(r) >= LONG):
     if 0 < len(changes := changes_of(r, nodes)) <= MOST:
       line, n = LINE // store.src[1].dtype.itemsize, r.src[0].arg
       ends = {end for at in changes for end in (at // line * line, min(round_up(at, line), n))}

@@ -16,9 +16,10 @@ from __future__ import annotations
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import affine, index, plain
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, static
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
@@ -61,8 +62,8 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   if not bytewise and not bf16:
     return sink
   as_bytes = numbers_at_once(dtypes.int8 if VNNI & set(target.features) else dtypes.int16, target)
-  stores, limits = [s for s in sink.src if s.op is Ops.STORE], {x.src[0]: x for x in sink.src if x.op is not Ops.STORE}
-  ids, made, ends = LoopIds(sink), dict[UOp, UOp](), list[UOp]()
+  (stores, clipped), ids, made, ends = parts_of(sink), LoopIds(sink), dict[UOp, UOp](), list[UOp]()
+  limits = {x.src[0]: x for x in clipped}
   whole = {r for s in stores for r in s.src[2:]}  # a sum over rows is one of parts (row_blocks.py): these stay FOLDs
   for f, parallel in ((u, s.src[2:]) for s in stores for u in s.toposort() if u.op is Ops.FOLD):
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
@@ -76,10 +77,10 @@ def use_dots(sink: UOp, target: Target) -> UOp:
       continue
     reached = [x.loops for x in pair]
     length = 4 // pair[0].dtype.itemsize
-    along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
+    along = [r for r in f.src[1:] if static(r) and extent(r) >= REUSE * length]
     along = [r for r in along if r not in limits or ends_with_words(r, limits[r].src[1], length)]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
-      r = max(along, key=lambda r: int(r.src[0].arg))
+      r = max(along, key=extent)
       steps = ids.loop(index(r.src[0].arg // length), AxisKind.REDUCE)
       made[f] = words_of(f, pair, r, steps, length, numbers)
       if r in limits:
@@ -88,7 +89,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     return sink
   words = substitute_free(UOp.sink(*stores), made)
   left = {*words.toposort()}
-  return UOp.sink(*words.src, *(x for x in (*limits.values(), *ends) if x.src[0] in left))
+  return UOp.sink(*words.src, *(x for x in (*clipped, *ends) if x.src[0] in left))
 
 
 def ends_with_words(r: UOp, limit: UOp, length: int) -> bool:
@@ -116,7 +117,7 @@ def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
 
 def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, steps: UOp, length: int, numbers: DType) -> UOp:
   """The FOLD of x·y with `length` iterations of its range r in each of `steps`, and those that are left over."""
-  (whole, left), kind = divmod(int(r.src[0].arg), length), pair[0].dtype
+  (whole, left), kind = divmod(extent(r), length), pair[0].dtype
   x, y = (word(v, r, steps, length) for v in pair)
   over = tuple(steps if s is r else s for s in f.src[1:])
 

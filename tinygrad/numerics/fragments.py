@@ -83,6 +83,14 @@ def row_of_eight(at: UOp, lane: UOp, loops: Sequence[UOp], others: Sequence[UOp]
   return place(half if turned else by_word, digit(lane, 1, 2) if turned else index(0), number), turned
 
 
+def narrow_factors(f: UOp, dtype: DType) -> tuple[UOp, UOp] | None:
+  """Of a sum of products both factors as values of this dtype; None of what is none of such."""
+  if f.op is not Ops.FOLD or f.arg is not Ops.ADD or f.src[0].op is not Ops.MUL:
+    return None
+  x, y = (narrowed(s, dtype) for s in f.src[0].src)
+  return None if x is None or y is None else (x, y)
+
+
 def narrowed(wide: UOp, dtype: DType) -> UOp | None:
   """The value of this dtype of which `wide` is the float32."""
   u = wide

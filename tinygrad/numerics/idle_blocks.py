@@ -18,7 +18,7 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index, plain
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.loops import iterations
+from tinygrad.uop.loops import iterations, shared_rows, static
 from tinygrad.uop.rewrite import substitute_free
 
 Values = Mapping[UOp, UOp]  # of nodes, what they are
@@ -31,9 +31,9 @@ def block_limits(stores: Sequence[UOp]) -> Iterator[UOp]:
   """`loop < end` and `begin - 1 < loop`, which hold in all iterations that have something to do, for loops that stores
   share and that keep their order; with `begin` and `end` expressions of rows."""
   users = Counter(r for s in stores for r in s.src[2:] if r.arg[1] is AxisKind.REDUCE)
-  for block in (r for r, n in users.items() if n > 1 and r.src[0].op is Ops.CONST):
+  for block in (r for r, n in users.items() if n > 1 and static(r)):
     within = [s for s in stores if block in s.src[2:]]
-    rows = {r for r in within[0].src[2:] if all(r in s.src[2:] for s in within)} - {block}
+    rows = {*shared_rows(within)} - {block}
     found: dict[Bound, dict[UOp, UOp]] = {}
     for u in UOp.sink(*within).toposort():
       for bound, holds in turns(u, block, rows):
@@ -74,7 +74,7 @@ def turns(u: UOp, block: UOp, rows: set[UOp]) -> Iterator[tuple[Bound, bool]]:
   difference = affine(x, {}).plus(affine(y, {}), -1)
   step = difference.terms.get(block, 0)
   own = {r: c for r, c in difference.terms.items() if r is not block and r not in rows and r.loops}
-  if not step or any(r.op is not Ops.RANGE or r.src[0].op is not Ops.CONST for r in own):
+  if not step or any(r.op is not Ops.RANGE or not static(r) for r in own):
     return
   rest = Affine(difference.const, {r: c for r, c in difference.terms.items() if r in rows or not r.loops})
   low, high = Affine(0, own).bounds()
@@ -105,7 +105,7 @@ def changes_nothing(stores: Sequence[UOp], within: Sequence[UOp], known: Values)
     if memory not in written and is_the_same(value, UOp.new(Ops.LOAD, value.dtype, (where,)), known, written):
       continue
     own = iterations(r for r in loops if r in where.src[1].loops)
-    if memory.arg.slot >= 0 or memory in before or memory in outside or own != memory.arg.size:
+    if memory.arg.given or memory in before or memory in outside or own != memory.arg.size:
       return False
     content = with_known(value, known, written)
     alone = content is not None and content.loops.isdisjoint(loops)

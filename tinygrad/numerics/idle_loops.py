@@ -11,14 +11,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.numerics.idle_blocks import turns, with_known
+from tinygrad.numerics.idle_blocks import block_limits, turns, with_known
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import Ops, UOp
-from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loops import all_rows, extent, reductions, static
 
 Row = tuple[UOp, Affine]  # its length, and where it begins in memory
 Known = dict[UOp, tuple[Row, UOp, UOp]]  # memory of a row -> from which element on it holds a constant, and which
+CHUNK = 64  # iterations: loops that end early do so at multiples of it, or of a part of it
 MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
+
+
+def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+  """Its stores, and the limits of its loops (`clip_loops`)."""
+  n = sum(s.op is Ops.STORE for s in kernel.src)
+  return kernel.src[:n], kernel.src[n:]
+
+
+def clip_loops(kernel: UOp) -> UOp:
+  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
+  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
+
+  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
+  """
+  if len(kernel.src) == 1:
+    return kernel
+  limits = loop_limits(kernel.src, all_rows(kernel.src))
+  found = (UOp.new(Ops.CMPLT, dtypes.bool, (r, at)) for r, at in limits.items())
+  return UOp.sink(*kernel.src, *found, *block_limits(kernel.src))
 
 
 def accessed_row(where: UOp, r: UOp) -> Row | None:
@@ -50,10 +71,10 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   out: dict[UOp, UOp] = {}
   shared = Counter(r for s in stores for r in s.toposort() if r.op is Ops.RANGE)
   for s in stores:
-    (where, value), folds = s.src[:2], [u for u in s.src[1].toposort() if u.op is Ops.FOLD]
+    (where, value), folds = s.src[:2], reductions(s.src[1:2])
     known.pop(where.src[0], None)
     for r in (*s.src[2:], *(r for f in folds for r in f.src[1:])):
-      if shared[r] > 1 or r.src[0].op is not Ops.CONST:  # a row's, or of no fixed length
+      if shared[r] > 1 or not static(r):  # a row's, or of no fixed length
         continue
       # sums over r, or of blocks of rows, to which idle iterations add nothing
       sums = [f for f in folds if r in f.src[1:] or (f is value and not set(rows).isdisjoint(f.src[1:]))]
@@ -65,10 +86,21 @@ def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, UOp]:
   read: dict[UOp, list[UOp]] = {}  # memory -> where later stores access it
   for s in reversed(stores):  # what only idle iterations read is not computed
     p, r = s.src[0].src[:2]
-    if p.arg.slot < 0 and r.op is Ops.RANGE and shared[r] == 1:
+    if not p.arg.given and r.op is Ops.RANGE and shared[r] == 1:
       ends = {out.get(at) for at in read.get(p, ())}
       if len(ends) == 1 and (end := ends.pop()) is not None:
         out[r] = end
     for u in (u for u in s.toposort() if u.op is Ops.INDEX):
       read.setdefault(u.src[0], []).append(u.src[1])
   return out
+
+
+def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
+  """That r ends with the CHUNK that reaches the greatest value of an expression of rows within the block."""
+  out = Affine(limit.const + CHUNK - 1)
+  for atom, c in limit.terms.items():
+    out = out.plus(affine(at.get(atom, atom), {}), c)
+  most = sum(max(c * (extent(r) - 1), 0) for r, c in out.terms.items() if r in inside)
+  out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
+  whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
+  return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))

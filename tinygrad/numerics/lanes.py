@@ -83,7 +83,7 @@ def running(v: Emitter, f: UOp, env: dict[UOp, int]) -> UOp | None:
   lane = next((u for u in v.numbered if v.bit(u) & v.vector_bits & v.deps(condition)), None)
   if f.src[0].op is not Ops.WHERE or condition.op is not Ops.CMPLT or values[0].op is not Ops.CONST or lane is None:
     return None
-  ends, lanes = [y for s in condition.src if (y := plain(s)) is not None], int(lane.src[0].arg)
+  ends, lanes = [y for s in condition.src if (y := plain(s)) is not None], extent(lane)
   if len(ends) < 2 or values[0].arg != nothing.arg:
     return None
   first, terms = v.resolve(v.form(ends[0]).plus(v.form(ends[1]), -1), env)

@@ -12,6 +12,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loops import extent
 from tinygrad.uop.rewrite import substitute_free
 
 MOST = 176  # registers of a thread for it
@@ -34,7 +35,7 @@ def with_accesses(root: UOp, moved: Mapping[UOp, UOp]) -> UOp:
 
 def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> list[list[UOp]]:
   """Nests of a group of these `threads`, loops of the grid."""
-  every = list(itertools.product(*(range(int(r.src[0].arg)) for r in threads)))
+  every = list(itertools.product(*(range(extent(r)) for r in threads)))
   numbers = {r: [x[i] for x in every] for i, r in enumerate(threads)}
   found: dict[UOp, list[UOp]] = {s.src[0].src[0]: [] for nest in nests for s in nest}
   for u in UOp.sink(*itertools.chain.from_iterable(nests)).toposort():
@@ -88,7 +89,7 @@ def own_places(places: Sequence[UOp], numbers: Numbers, count: int) -> tuple[lis
 
 def all_values(x: Affine) -> list[int]:
   """In all iterations of its loops, the last the fastest."""
-  steps = ([c * i for i in range(int(r.src[0].arg))] for r, c in x.terms.items())
+  steps = ([c * i for i in range(extent(r))] for r, c in x.terms.items())
   return [x.const + sum(some) for some in itertools.product(*steps)]
 
 

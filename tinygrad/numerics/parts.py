@@ -1,13 +1,17 @@
 """What one kernel does badly, in several steps: long reductions to few results, and scatters of many updates, so that
-threads and work groups have something to share out, and what is joined of many parts."""
+threads and work groups have something to share out, what is joined of many parts, and sums over devices that are large,
+or that not all devices can read (device/sums.py)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tinygrad.device import Sharding
+from tinygrad.device.sums import sum_steps
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Collective, Ops, UOp
+from tinygrad.uop.node import HALVES
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 LONG = 1 << 16  # of a row: a kernel that reads a shorter one again has it still
@@ -15,6 +19,7 @@ ROWS = 32  # at least: fewer leave most of a device idle
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
 JOINED = 16  # sources of a CAT: each element is looked for in all of them, and compilers take long over many
+MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 
 
@@ -123,3 +128,20 @@ def joined_in_groups(u: UOp) -> UOp | None:
 def sources_joined(u: UOp) -> int:
   """Below a CAT that has not been looked at; others are of no more than JOINED."""
   return sum(map(sources_joined, u.src)) if u.op is Ops.CAT else 1
+
+
+def in_sum_steps(u: UOp) -> UOp | None:
+  """all_reduce(x), reduce_scatter(x) -> the steps that these are made of, if several (`sum_steps`)."""
+  a, b, x = u.arg.placements[0], u.arg.result, u.src[0]
+  if u.arg.template.op is not Ops.HOLE or not isinstance(a, Sharding) or not isinstance(b, Sharding):
+    return None
+  if a.mesh.devices != b.mesh.devices or not all(isinstance(n, int) for n in x.shape):
+    return None
+  if len({o.op for o in a.partial}) != 1:
+    return None
+  rounds = a.partial[0].op is Ops.ADD and x.dtype in HALVES
+  steps = sum_steps(a, b, x.shape, int(prod(x.shape)) * x.dtype.itemsize >= MANY_BYTES, rounds)
+  for kind, shape, before, after in steps:
+    hole = UOp.new(Ops.HOLE, x.dtype, (), (0, shape))
+    x = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective(kind, hole, (before,), after))
+  return x.reshape(u.shape) if steps else None

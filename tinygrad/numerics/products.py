@@ -11,6 +11,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, upper
+from tinygrad.uop.loops import reductions
 
 SEEN_THROUGH = having(Trait.CONVERTS) | having(Trait.VIEW, Trait.ONTO, Trait.ONE_TO_ONE)
 MOST = 12  # addends that are told apart
@@ -62,7 +63,7 @@ def multiplies_rows(store: UOp, rows: Collection[UOp]) -> bool:
   def sums_over(f: UOp) -> bool:
     return any(r in rows for r in f.src[1:]) and any(f.loops.intersection(rows) - u.loops for u in step_reads(f))
 
-  products = [u for u in store.toposort() if u.op is Ops.FOLD and of_products(u)]
+  products = filter(of_products, reductions((store,)))
   return any((every and multiplies_matrices(f)) or sums_over(f) for f in products)
 
 

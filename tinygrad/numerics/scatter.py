@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, ceildiv, power_of_two, prod
+from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.numerics.one_hots import rises, with_number
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.indexing import gated, within_bounds
-from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations, static
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations, reductions, static
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
@@ -94,9 +95,8 @@ def looks_at(x: UOp, memory: UOp) -> bool:
 def step_scatters(kernel: UOp, target: Target) -> UOp:
   """The kernel with its reductions by index step by step where that pays; elsewhere places are compared. A loop that
   may end early has none of the former."""
-  ids, out = LoopIds(kernel), list[UOp]()
-  limited = {x.src[0] for x in kernel.src if x.op is not Ops.STORE}
-  stores = [s for s in kernel.src if s.op is Ops.STORE]
+  (stores, limits), ids, out = parts_of(kernel), LoopIds(kernel), list[UOp]()
+  limited = {x.src[0] for x in limits}
   if target.threads and len(stores) == 1 and not NOOPT and (found := scattered(stores[0])) is not None:
     if workers := sharers(stores[0], found, target):
       return UOp.sink(*by_workers(stores[0], found, workers, ids))
@@ -104,7 +104,7 @@ def step_scatters(kernel: UOp, target: Target) -> UOp:
     around = [r for r in s.src[2:] if any(r in x.src[2:] for x in stores if x is not s)]
     whole = NOOPT or target.threads or not limited.isdisjoint(s.toposort())
     out += [rewrite(s, DENSE)] if whole else in_steps(s, around, ids)
-  return UOp.sink(*out, *kernel.src[len(stores) :])
+  return UOp.sink(*out, *limits)
 
 
 def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
@@ -214,13 +214,13 @@ def with_row_memory(kernel: UOp, target: Target) -> UOp:
   """A kernel of one store whose value holds reductions by index, as one of rows with a store for each of these, into
   memory of the row; the other loops of that are its own."""
   store, loops = kernel.src[0], kernel.src[0].src[2:]
-  if len(kernel.src) == 2 and store.src[0].src[0].arg.slot < 0 and {*loops} == {*kernel.src[1].src[2:]} and not NOOPT:
+  if len(kernel.src) == 2 and not store.src[0].src[0].arg.given and {*loops} == {*kernel.src[1].src[2:]} and not NOOPT:
     known = {UOp.new(Ops.LOAD, store.src[1].dtype, store.src[:1]): store.src[1]}
     joined = substitute_free(kernel.src[1], known)  # which may be what steps store
     return kernel if looks_at(joined, store.src[0].src[0]) or scattered(joined, CHEAP) is None else UOp.sink(joined)
   if len(kernel.src) > 1 or not target.scratch or target.threads or NOOPT:
     return kernel
-  folds = [f for f in store.toposort() if f.op is Ops.FOLD]
+  folds = reductions((store,))
   deep = set(UOp.sink(*(f.src[0] for f in folds)).toposort())
   places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
   if not places or scattered(store, CHEAP) or not all(map(static, loops)):

@@ -12,7 +12,7 @@ from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.products import multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine, index, row_major
-from tinygrad.uop.loops import LoopIds, extent, iterations
+from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, static
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
@@ -38,11 +38,11 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it, and
   P results of each are written and read: so P is the square root of what the one is of the other. Where half of the
   multiprocessors have a block as it is, it is one kernel."""
-  folds = [u for u in store.toposort() if u.op is Ops.FOLD]
+  folds = reductions((store,))
   if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
     return None
   f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
-  if any(r.src[0].op is not Ops.CONST for r in loops) or (task := task_of(f, cores)) is None:
+  if not all(map(static, loops)) or (task := task_of(f, cores)) is None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
   if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:
@@ -87,21 +87,20 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   """The kernels of a store whose only sum has its terms cut so, by what parts amount to in the memory of PARAM `slot`,
   where results lie as they do in that of the store."""
   (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
-  f = next(u for u in store.toposort() if u.op is Ops.FOLD)
+  (f,) = reductions((store,))
   steps = affine(store.src[0].src[1], {}).terms
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
   each = extent(r) // parts
-  part = ids.loop(index(parts), AxisKind.LOOP)
-  rest = ids.loop(index(each), AxisKind.REDUCE) if each > 1 else index(0)
+  # a part of one iteration has no loop: cores find the operands of a sum by the loops that its terms depend on
+  part, rest = ids.loop(index(parts), AxisKind.LOOP), [ids.loop(index(each), AxisKind.REDUCE)] if each > 1 else []
   other = ids.loop(index(parts), AxisKind.REDUCE)
 
   def place(of: UOp) -> UOp:
     return UOp.new(Ops.INDEX, f.dtype, (memory, row_major([(of, parts), *digits])))
 
-  terms = substitute_free(f.src[0], {r: part * each + rest})
-  within = (rest if x is r else x for x in f.src[1:] if x is not r or each > 1)
-  some = UOp.new(Ops.FOLD, f.dtype, (terms, *within), f.arg)
+  terms = substitute_free(f.src[0], {r: sum(rest, part * each)})
+  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(y for x in f.src[1:] for y in (rest if x is r else [x]))), f.arg)
   whole = UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (place(other),)), other), f.arg)
   first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
   return UOp.sink(first), UOp.sink(substitute_free(store, {f: whole}))

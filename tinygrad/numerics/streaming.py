@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv
 from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
 from tinygrad.uop.indexing import both
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, extent, iterations, shared_rows, static
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, substitute_free
 
 Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
@@ -46,7 +46,7 @@ class Factored:
 def read_ones(stores: Sequence[UOp]) -> list[UOp]:
   """Without those to memory of a row that no other reads for something that is kept."""
   reads = [(s.src[0].src[0], {u.src[0].src[0] for u in s.src[1].toposort() if u.op is Ops.LOAD}) for s in stores]
-  needed, more = set[UOp](), {p for p, _ in reads if p.arg.slot >= 0}
+  needed, more = set[UOp](), {p for p, _ in reads if p.arg.given}
   while not more <= needed:
     needed |= more
     more = set[UOp]().union(*(read for p, read in reads if p in needed))
@@ -62,7 +62,7 @@ class Stream:
 
   def __init__(self, kernel: UOp, block: int) -> None:
     self.stores, self.ids = kernel.src, LoopIds(kernel)
-    self.rows = tuple(r for r in kernel.src[0].src[2:] if all(r in s.src[2:] for s in kernel.src))
+    self.rows = shared_rows(kernel.src)
     self.memories = self.streamed_memories()
     self.factors = factors_of_sums(kernel) & self.memories.keys()
     self.blank = set[UOp]()  # memory that holds 0 for elements that are not there
@@ -103,7 +103,7 @@ class Stream:
   def streamed_memories(self) -> dict[UOp, None]:
     """Memory of a row that holds an element for each of those that reductions are over."""
     written = (s.src[0].src[0] for s in self.stores)
-    found = dict.fromkeys(p for p in written if p.arg.slot < 0 and p.arg.size > 1)
+    found = dict.fromkeys(p for p in written if not p.arg.given and p.arg.size > 1)
     if len({p.arg.size for p in found}) > 1:
       raise Unstreamable
     return found
@@ -270,11 +270,11 @@ class Stream:
     if (term.rates or term.post) and f.arg is not Ops.ADD:
       raise Unstreamable
     free = [r for r in self.open_loops(f) if r is not loop and r not in f.src[1:]]
-    if any(r.src[0].op is not Ops.CONST for r in free):
+    if not all(map(static, free)):
       raise Unstreamable
     own = self.ids.like(free, AxisKind.LOOP)
-    memory = self.memory(f.dtype, int(prod(r.src[0].arg for r in free)))
-    place = row_major((r, int(r.src[0].arg)) for r in free) if free else index(0)
+    memory = self.memory(f.dtype, iterations(free))
+    place = row_major((r, extent(r)) for r in free)
     there = UOp.new(Ops.INDEX, f.dtype, (memory, place))
     here = substitute_free(there, own)
     inner = self.ids.like((r for r in f.src[1:] if r is not loop), AxisKind.REDUCE)
@@ -311,19 +311,19 @@ class Stream:
     """Whether it is 0 for an element that is not there: of a product both factors are, for one may be infinite."""
     if u.op is Ops.CAST or u.op is Ops.MUL:
       return all(map(self.is_nothing, u.src))
-    return u.op is Ops.LOAD and (u.src[0].src[0] in self.blank or (len(u.src) > 1 and u.src[0].src[2] is self.exists))
+    return u.op is Ops.LOAD and (u.src[0].src[0] in self.blank or u.src[0].src[2:] == (self.exists,))
 
   def guarded(self, u: UOp) -> UOp:
     """A value that reads no element that is not there."""
     if self.exists is None:
       return u
-    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.slot >= 0 and self.step in x.loops}
+    inside = {x for x in u.toposort() if x.op is Ops.INDEX and x.src[0].arg.given and self.step in x.loops}
 
     def make(x: UOp, src: Sources) -> UOp:
       if x.op is Ops.INDEX and x in inside:
         gate = both(src[2] if len(src) > 2 else None, self.exists)
-        return x.replace(src=(*src[:2], gate))
-      if x.op is Ops.LOAD and x.src[0] in inside and len(src) < 2:
+        return x.replace(src=src[:2] if gate is None else (*src[:2], gate))
+      if x.op is Ops.LOAD and x.src[0] in inside and len(src) < 2 < len(src[0].src):
         src = (*src, UOp.const(x.dtype, 0))
       return on_sources(x, src)
 
@@ -349,23 +349,23 @@ class InPieces(Stream):
     self.computed: dict[UOp, UOp] = {}  # that, as it lies in memory of the piece -> as it is computed
     self.of_piece: dict[UOp, UOp] = {}  # a total of one piece -> that of `other`, as the first kernel leaves it
     self.of_all: dict[UOp, UOp] = {}  # -> that of all pieces
-    kept = [s for s in self.stores if s.src[0].src[0].arg.slot >= 0]
+    kept = [s for s in self.stores if s.src[0].src[0].arg.given]
     own = [r.src[0] for s in kept for r in s.src[2:] if r not in self.rows]
     if any(n.op is not Ops.CONST or n.arg >= self.length for n in own):
       raise Unstreamable
 
   def block_size(self, block: int) -> int:
     """So many elements that all rows together have as many pieces as are wanted."""
-    if any(r.src[0].op is not Ops.CONST for r in self.rows):
+    if not all(map(static, self.rows)):
       raise Unstreamable
-    elements = int(prod(r.src[0].arg for r in self.rows)) * self.length
+    elements = iterations(self.rows) * self.length
     return min(max(1 << (elements // block).bit_length() - 1, LEAST), MOST) if elements >= block else LEAST
 
   def ends_of_loops(self) -> set[UOp]:
     """Where nothing is in memory of a row for each of them, elements are what the reductions are over whose lengths are
     known late; those of others are cut before there are kernels (numerics/parts.py)."""
     loops = (r for s in self.stores for f in s.toposort() if f.op is Ops.FOLD for r in f.src[1:])
-    return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if r.src[0].op is not Ops.CONST}
+    return super().ends_of_loops() if self.memories else {r.src[0] for r in loops if not static(r)}
 
   def loop_of(self, nodes: Iterable[UOp], loops: Sequence[UOp]) -> UOp | None:
     if self.memories:
@@ -386,8 +386,8 @@ class InPieces(Stream):
     raise Unstreamable
 
   def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
-    digits, size = [(r, int(r.src[0].arg)) for r in self.rows], here.src[0].arg.size
-    n = int(prod(k for _, k in digits)) * self.pieces * size
+    digits, size = [(r, extent(r)) for r in self.rows], here.src[0].arg.size
+    n = iterations(self.rows) * self.pieces * size
     memory = UOp.new(Ops.PARAM, part.dtype, (), ParamArg(self.first + len(self.parts), n))
 
     def place(piece: UOp, at: UOp) -> UOp:
@@ -446,7 +446,7 @@ def streamed(kernel: UOp) -> tuple[UOp, ...] | None:
       found = Stream(kernel, block).run()
     except Unstreamable:
       continue
-    own = {u for u in UOp.sink(*found).toposort() if u.op is Ops.PARAM and u.arg.slot < 0}
+    own = {u for u in UOp.sink(*found).toposort() if u.op is Ops.PARAM and not u.arg.given}
     narrow = any(p.dtype.itemsize < 4 for p in own)
     if not narrow or block <= SHORT or sum(p.arg.size * p.dtype.itemsize for p in own) <= ROOM:
       break

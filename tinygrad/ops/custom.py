@@ -4,7 +4,7 @@ theirs on a device's part, in the local view."""
 from typing import Any
 
 from tinygrad.ops.common import any_dtype
-from tinygrad.uop import NO_TRAIT, CustomOp, Factors, Ops, PartialRule, Trait, UOp, define, evaluate, holes_like
+from tinygrad.uop import CustomOp, Factors, Ops, PartialRule, Trait, UOp, define, evaluate, holes_like
 from tinygrad.uop.cards import Card
 
 
@@ -36,5 +36,5 @@ define(Ops.CALL, Card(
   shape=lambda u: u.arg.graph.shape, dtype=any_dtype,
   evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs), gradient=None,
   factors=lambda u: Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ()),
-  partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=NO_TRAIT, cost=1,
+  partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=Trait.IN_MEMORY, cost=1,
 ))  # fmt: skip

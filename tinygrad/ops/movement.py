@@ -22,7 +22,7 @@ from tinygrad.uop import (
   sint,
 )
 from tinygrad.uop.cards import Element, Factors
-from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_true, reshape_index
+from tinygrad.uop.indexing import Index, at_least, below, both, reshape_index
 from tinygrad.uop.node import sint_to_uop as number
 
 Grads = Sequence[UOp | None]
@@ -189,7 +189,7 @@ def pad_index(u: UOp, idx: Index) -> Element:
     if not is_int(after, 0):
       gate = both(gate, below(i, before + n))
   inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
-  return Element(inner, None if gate is None or is_true(gate) else gate, fill)
+  return Element(inner, gate, fill)
 
 
 define_movement(
@@ -312,10 +312,10 @@ def window_index(u: UOp, idx: Index) -> Element:
 def spread_index(u: UOp, idx: Index) -> Element:
   axis, kaxis, stride, dilation, _ = u.arg
   at = simplify(idx[axis] - idx[kaxis] * dilation)
-  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
+  gate = both(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
   if stride != 1:
-    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
-  return Element((*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), None if is_true(gate) else gate)
+    gate = both(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
+  return Element((*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), gate)
 
 
 define_movement(

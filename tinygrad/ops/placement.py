@@ -135,4 +135,4 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_structure(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype, traits=Trait.MEMORY)
-define_structure(Ops.COLLECTIVE, shape=collective_shape, dtype=check_collective, traits=NO_TRAIT)
+define_structure(Ops.COLLECTIVE, shape=collective_shape, dtype=check_collective, traits=Trait.IN_MEMORY)

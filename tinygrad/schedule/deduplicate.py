@@ -16,7 +16,7 @@ Starts = tuple[int, ...]  # by number of the PARAM: its first element that the k
 def param_accesses(kernel: UOp) -> dict[UOp, int]:
   """The accesses to PARAMs, with their slots; not to memory of a row, nor to a peer's."""
   found = {u: u.src[0].arg for u in kernel.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM}
-  return {u: arg.slot for u, arg in found.items() if arg.slot >= 0}
+  return {u: arg.slot for u, arg in found.items() if arg.given}
 
 
 def from_the_start(kernel: UOp) -> tuple[UOp, Starts]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence, Set
 
 from tinygrad.device import Placement, device_set
-from tinygrad.schedule import fuse
+from tinygrad.schedule.homes import LEAVES
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.rewrite import on_sources, substitute
 
@@ -44,7 +44,7 @@ class DeviceSets:
 
   def with_own(self, shared: Set[UOp]) -> UOp:
     """The graph with each of the `shared` values once for each device set that reads it, as nodes of its own."""
-    leaves = [u for u in UOp.sink(*shared).toposort() if u.op in fuse.LEAVES]
+    leaves = [u for u in UOp.sink(*shared).toposort() if u.op in LEAVES]
     made: dict[tuple[UOp, Devices], UOp] = {}
     for u in self.nodes:
       for here in sorted(self.used[u]):

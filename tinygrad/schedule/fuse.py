@@ -16,16 +16,13 @@ from tinygrad.helpers import prod
 from tinygrad.numerics.dots import adds_few_words
 from tinygrad.numerics.products import grows, is_product
 from tinygrad.ops import Trait, having
-from tinygrad.schedule.homes import TRANSPARENT, peel
+from tinygrad.schedule.homes import CONTENT, IN_MEMORY, LEAVES, MEMORY, TRANSPARENT, elements, nbytes, peel
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
 REDUCES = having(Trait.REDUCES)
-MEMORY = having(Trait.MEMORY)
 CONVERTS = having(Trait.CONVERTS)
-CONTENT = MEMORY | having(Trait.IDENTITY, Trait.EFFECT)  # of memory: as it is at first, or after effects
-LEAVES = CONTENT | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
 ORDERING = having(Trait.VIEW, Trait.ONTO)
@@ -57,18 +54,9 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-def elements(u: UOp) -> int:
-  """Elements, by the upper bounds of symbolic dims."""
-  return int(prod(u.max_shape))
-
-
 def steps(u: UOp) -> int:
   """Of a reduction; of a SCATTER as if each row looked at every update."""
   return elements(u.src[0]) if u.op is Ops.REDUCE else elements(u.src[1]) * upper(u.arg[1])
-
-
-def nbytes(u: UOp) -> int:
-  return elements(u) * u.dtype.itemsize
 
 
 def beneath(u: UOp, ops: Collection[Ops]) -> UOp:
@@ -105,8 +93,7 @@ def deep(nodes: Sequence[UOp]) -> set[UOp]:
     way = max((ways[s] for s in computed_from(u)), default=0) + CARDS[u.op].cost
     if way > DEEP and u.op in GroupOp.Elementwise:
       cut.add(u)
-    kept = u.op in CONTENT or u.op is Ops.CONTIGUOUS or u.op is Ops.COLLECTIVE or u.op is Ops.CALL or u in cut
-    ways[u] = 0 if kept else way
+    ways[u] = 0 if u.op in IN_MEMORY or u.op is Ops.CONTIGUOUS or u.op in CONTENT or u in cut else way
   return cut
 
 
@@ -127,7 +114,7 @@ def costs(nodes: Sequence[UOp], stored: Nodes, readers: Mapping[UOp, int], bits:
     parts = [read[s] for s in computed_from(u) if s in read]
     if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
       made[u] = NOTHING  # folded before it runs
-    elif u.op in CONTENT or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
+    elif u.op in CONTENT or u.op in IN_MEMORY:
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
@@ -212,7 +199,7 @@ def _walk(nodes: Sequence[UOp], before: Nodes, bits: Nodes, apart: Nodes, narrow
     if op is Ops.ASSIGN:
       uses[u.src[1]].add((u, 0, 0))
       continue
-    if op is Ops.CONTIGUOUS or op is Ops.COLLECTIVE or op is Ops.CALL:  # unless it `joins_its_reader`
+    if op in IN_MEMORY or op is Ops.CONTIGUOUS:  # unless it `joins_its_reader`
       if not joins_its_reader(u, uses[u]):
         stored.add(u)
       if op is Ops.CONTIGUOUS:

@@ -4,13 +4,11 @@ memory is contiguous, numbered."""
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
-from tinygrad.ops import Trait, having
+from tinygrad.numerics.floor_division import DIVIDES
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, static
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
-
-DIVIDES = having(Trait.DIVIDES)
 
 
 def tidy(sink: UOp) -> UOp:
@@ -42,7 +40,7 @@ def divided_ranges(sink: UOp) -> list[tuple[UOp, int, int]]:
   """(a range of fixed length, by how much what is divided grows along it, the divisor)"""
   found = [u.src for u in sink.toposort() if u.op in DIVIDES and u.src[1].op is Ops.CONST]
   steps = [(r, step, c.arg) for x, c in found for r, step in linear(x).terms.items()]
-  return [(r, step, c) for r, step, c in steps if r.op is Ops.RANGE and r.src[0].op is Ops.CONST]
+  return [(r, step, c) for r, step, c in steps if r.op is Ops.RANGE and static(r)]
 
 
 def turn_ranges(sink: UOp) -> UOp:

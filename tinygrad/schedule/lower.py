@@ -16,11 +16,10 @@ from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.peer_index import element_of
 from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, check_graph, simplify, substitute
 from tinygrad.uop.dims import is_int, sint, upper
-from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
-from tinygrad.uop.local import lengths, start
+from tinygrad.uop.indexing import Index, at_least, below, both, is_false
+from tinygrad.uop.local import element_of, lengths, start
 from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
@@ -106,11 +105,11 @@ class Pull:
     start: sint = 0
     for s in u.src:
       end = below(idx[axis], start + s.shape[axis])
-      gate = conjunction(at_least(idx[axis], start), end)
+      gate = both(at_least(idx[axis], start), end)
       if not is_false(gate):
         inner = number(0) if is_int(s.shape[axis], 1) else simplify(idx[axis] - start)
         at = (*idx[:axis], inner, *idx[axis + 1 :])
-        parts.append((end, (yield s, at, both(valid, None if is_true(gate) else gate))))
+        parts.append((end, (yield s, at, both(valid, gate))))
       start = start + s.shape[axis]
     result = parts[-1][1]
     for end, x in reversed(parts[:-1]):
@@ -122,11 +121,9 @@ class Pull:
     table, rows = u.src
     rank, batch = len(rows.shape), u.arg
     row = converted((yield rows, idx[:rank], valid), dtypes.index)
-    gate = conjunction(at_least(row, 0), below(row, table.shape[batch]))
-    inside = None if is_true(gate) else gate
-    condition = both(valid, inside)
-    x = yield table, (*idx[:batch], row, *idx[rank:]), condition
-    return x if inside is None else _select(gate, x, UOp.const(u.dtype, 0), condition)
+    gate = both(at_least(row, 0), below(row, table.shape[batch]))
+    at = Element((*idx[:batch], row, *idx[rank:]), gate)
+    return (yield from self.step_movement(u, at, valid))
 
   def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     (op, axes), x = u.arg, u.src[0]

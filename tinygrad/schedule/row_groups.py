@@ -19,7 +19,7 @@ from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, iterations
+from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, static
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
@@ -101,7 +101,7 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
 
 def single(ast: UOp, slots: Slots, ids: LoopIds, tiled: bool = False) -> Group:
   """The group of one kernel, over loops of its own."""
-  rows = tuple(r for r in ast.src[0].src[2:] if r.src[0].op is Ops.CONST)
+  rows = tuple(filter(static, ast.src[0].src[2:]))
   return elsewhere(Group(ast.src, rows, (), tiled=tiled), slots, ids)
 
 
@@ -200,7 +200,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     saved = bytes_saved(a, b, rows)
     alone = [(g.stores[0], of) for g, of in ((a, rows), (b, pairs)) if len(g.stores) == 1]
-    first, then = ([u for u in UOp.sink(*g.stores).toposort() if u.op is Ops.FOLD] for g in (a, b))
+    first, then = (reductions(g.stores) for g in (a, b))
     # a grid's groups have few rows each, which does not matter where elements are all between, and rows read their own
     plain = target.threads and not first and then and not any(map(reads_again, then))
     most = 0 if plain else max((work(s, not target.threads) for s, _ in alone), default=0)
@@ -242,8 +242,7 @@ def has_few_rows(group: Group, target: Target) -> bool:
   not stream has a cluster a row, if its groups hold that in their registers."""
   groups = rows = iterations(group.rows)
   if group.tiled and target.threads:
-    folds = [u for u in UOp.sink(*group.stores).toposort() if u.op is Ops.FOLD]
-    loops = [s.src[2:] for s in group.stores] + [u.src[1:] for u in folds]
+    loops = [s.src[2:] for s in group.stores] + [f.src[1:] for f in reductions(group.stores)]
     n = ceildiv(max(iterations(r for r in x if r not in group.rows) for x in loops), target.held)
     groups *= n if n <= target.cluster else 1
   return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
@@ -278,7 +277,7 @@ def row_bytes(group: Group) -> int:
 def work(store: UOp, by_index: bool = False) -> int:
   """Arithmetic operations, roughly: one for each element, two for each step of a reduction; of a SCATTER whose places
   do not look at every update (`by_index`), two for each of these."""
-  loops, folds = store.src[2:], [u for u in store.toposort() if u.op is Ops.FOLD]
+  loops, folds = store.src[2:], reductions((store,))
   at = {u: u.src[0].src[::2] if by_index and u.src[0].op is Ops.ONE_HOT else loops for u in folds}  # a row, a value
   steps = ((*u.src[1:], *(r for r in loops if any(r in x.loops for x in at[u]))) for u in folds)
   return iterations(loops) + sum(2 * iterations(over) for over in steps)

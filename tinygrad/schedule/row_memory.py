@@ -12,7 +12,7 @@ from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import Group
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
-from tinygrad.uop.loops import extent, iterations
+from tinygrad.uop.loops import extent, iterations, static
 
 WHATEVER = 1 << 40  # bytes
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
@@ -89,8 +89,8 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
 
 def with_slots(kernel: UOp) -> ScheduleItem:
   """The kernel as an item, on no devices yet: its PARAMs in order, with the slots that these stand for."""
-  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.slot >= 0]
-  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.slot >= 0}
+  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.given]
+  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.given}
   slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
   names = tuple(v.arg[0] for v in kernel.variables())
@@ -105,7 +105,7 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
     if CARDS[u.op].cost >= SLOW:
       below = u.toposort()
       loops = tuple(r for r in below if r.op is Ops.RANGE and r not in rows)
-      if loops and all(r.src[0].op is Ops.CONST for r in loops) and all(x.op is not Ops.FOLD for x in below):
+      if loops and all(map(static, loops)) and all(x.op is not Ops.FOLD for x in below):
         by_number = {r: r.replace(arg=(-1 - i, AxisKind.LOOP)) for i, r in enumerate(loops)}
         found.setdefault(simplify(substitute(u, by_number)), {})[u] = loops
   for same in reversed(found.values()):  # the largest first

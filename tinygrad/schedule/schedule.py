@@ -9,18 +9,16 @@ from tinygrad.device import Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ALLOW_TF32, KEPT_KERNELS, PROCESS, watched
 from tinygrad.numerics.layouts import innermost_for_cores
-from tinygrad.numerics.parts import in_parts, joined_in_groups, scatter_in_parts, squares_in_parts
+from tinygrad.numerics.parts import in_parts, in_sum_steps, joined_in_groups, scatter_in_parts, squares_in_parts
 from tinygrad.numerics.products import products_apart
 from tinygrad.numerics.windows import as_windows, without_overlap
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.device_sets import DeviceSets
-from tinygrad.schedule.homes import Home, is_fence, peel
+from tinygrad.schedule.homes import CONTENT, MEMORY, Home, Slots, elements, is_fence, peel
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan_memory, uses_of
 from tinygrad.schedule.lower import lower, structural_key
 from tinygrad.schedule.order import KernelToBe, Order, State, versions
-from tinygrad.schedule.slots import Slots
-from tinygrad.schedule.split import in_sum_steps
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.uop import GroupOp, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
@@ -129,7 +127,7 @@ class _Builder:
     if self.shared:
       return None
     for u in self.nodes:
-      if u.op is Ops.ASSIGN or (u in self.slots.homes and u.op not in fuse.MEMORY):
+      if u.op is Ops.ASSIGN or (u in self.slots.homes and u.op not in MEMORY):
         self.add_step(u)
     sizes = {slot: t.nbytes for slot, t in self.slots.temps.items()} if any(s.waits for s in self.steps) else {}
     order = Order(self.steps, self.made, sizes)
@@ -149,7 +147,7 @@ class _Builder:
     def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.ASSIGN:
         return on_sources(u, (as_memory(u.src[0]), src[1]))
-      if u.op not in fuse.CONTENT:
+      if u.op not in CONTENT:
         return on_sources(u, src)
       if (self.slots.slot_of(u), self.versions[u]) not in self.copies:
         return as_memory(u)
@@ -170,7 +168,7 @@ class _Builder:
     if 0 not in value.max_shape:
       item = self.item(value, target)
       clashes = not isinstance(target, Home) and overwrites_what_it_reads(item)
-      if clashes and value.op in fuse.CONTENT:
+      if clashes and value.op in CONTENT:
         self.copies.add((slot, self.versions[value]))  # it is the target's own content
       elif clashes:  # it would read what it has written already: the value goes to a temporary first
         self.slots.homes[value] = self.slots.new_home(value)
@@ -195,7 +193,7 @@ class _Builder:
         return ScheduleItem(transfer, (target.slot, slot_of(value.src[0])), (), (), False)
     if value.op is Ops.CALL and isinstance(target, Home):
       xs = value, *value.src
-      params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
+      params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, elements(x))) for i, x in enumerate(xs)]
       ast = UOp.new(Ops.CALL, value.dtype, tuple(params), value.arg)
       return ScheduleItem(ast, tuple(map(slot_of, xs)), (), (), False)
     key, slots = structural_key(value, target, homes)
@@ -208,14 +206,14 @@ class _Builder:
     """Reads and dependencies: everything down to stored values."""
     seen, stack = set[UOp](), [value]
     if not isinstance(target, Home):
-      memory = next(v for v in target.down() if v.op in fuse.CONTENT)
+      memory = next(v for v in target.down() if v.op in CONTENT)
       step.after |= {self.made[a] for a in self.versions[memory]}
     while stack:
       u = stack.pop()
       if u in seen:
         continue
       seen.add(u)
-      if u.op in fuse.CONTENT:
+      if u.op in CONTENT:
         version = self.versions[u]
         step.after |= {self.made[a] for a in version}
         step.reads.append((self.slots.slot_of(u), version))

@@ -141,11 +141,11 @@ class GridNest:
     ranges = [r for r, _ in self.plan.shared]
     threads, copies = ({r: new[f"{of}{i}"] for i, r in enumerate(ranges)} for of in ("threads", "copies"))
     panels = self.panels(threads, copies) if new.get("staged") else {}
-    self.plan = grid_of(self.nest, self.a, threads, copies, new.get("lanes", 1), panels)
+    self.plan = grid_of(self.nest, threads, copies, new.get("lanes", 1), panels)
 
   def panels(self, threads: dict[UOp, int], copies: dict[UOp, int]) -> Stagings:
     room = min(self.nest.room.target.scratch, PLAIN)
-    return staged(self.nest, self.a.folds, self.a, threads, copies, room)
+    return staged(self.nest, self.a.folds, threads, copies, room)
 
   def carry_out(self) -> None:
     Primitives(self.nest, self.plan).make()
@@ -155,8 +155,10 @@ def varied(nest: NestSchedule) -> Nest | GridNest | None:
   """None for what goes the heuristic's way: of a grid what threads copy, one nest of several, products on cores."""
   if not nest.room.target.threads:
     return Nest(nest)
-  whole = nest.fill is None and not nest.grid
-  return GridNest(nest) if whole and plan_product(nest, nest.analyse()) is None else None
+  if nest.fill is not None or nest.grid:
+    return None
+  nest.analyse()
+  return GridNest(nest) if plan_product(nest) is None else None
 
 
 class Planner:

@@ -33,7 +33,7 @@ from tinygrad.uop.node import (
   viewed,
 )
 from tinygrad.uop.op import RANGES_FROM, AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg, PieceArg
-from tinygrad.uop.printing import describe, print_graph, render_shape
+from tinygrad.uop.printing import describe, print_graph, print_linear, render_shape
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 from tinygrad.uop.symbolic import linear, simplify

@@ -70,6 +70,8 @@ class Trait(enum.Flag):
   MEMORY = enum.auto()
   # made where it is read, of no operand: it has no place of its own
   PLACELESS = enum.auto()
+  # goes from memory to memory: a copy between devices, a kernel that a user wrote
+  IN_MEMORY = enum.auto()
   # orders or performs a write
   EFFECT = enum.auto()
   # reduces by arg[0]

@@ -27,12 +27,9 @@ def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
-  """The conjunction of two conditions, None being True."""
-  return b if a is None else a if b is None else conjunction(a, b)
-
-
-def conjunction(a: UOp, b: UOp) -> UOp:
-  return simplify(UOp.new(Ops.AND, dtypes.bool, (a, b)))
+  """The conjunction of two conditions, simplified, None being True."""
+  found = b if a is None else a if b is None else simplify(UOp.new(Ops.AND, dtypes.bool, (a, b)))
+  return None if found is not None and found.op is Ops.CONST and found.arg else found
 
 
 def at_least(x: UOp, low: sint) -> UOp:
@@ -43,10 +40,6 @@ def at_least(x: UOp, low: sint) -> UOp:
 def below(x: UOp, high: sint) -> UOp:
   """x < high"""
   return simplify(UOp.new(Ops.CMPLT, dtypes.bool, (x, number(high))))
-
-
-def is_true(c: UOp) -> bool:
-  return c.op is Ops.CONST and bool(c.arg)
 
 
 def is_false(c: UOp | None) -> bool:

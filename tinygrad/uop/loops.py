@@ -1,5 +1,5 @@
-"""Loops: how long they are, and the allocator from which a RANGE that a pass adds to a kernel comes, so that no two
-loops are one node."""
+"""Loops: how long they are, what is reduced over them, and the allocator from which a RANGE that a pass adds to a
+kernel comes, so that no two loops are one node."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -29,6 +29,28 @@ def static(r: UOp) -> bool:
 def iteration_of(loops: Sequence[UOp]) -> Affine:
   """Which iteration of these loops, the outermost first, it is."""
   return affine(row_major((r, extent(r)) for r in loops), {})
+
+
+def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """The loops that all stores have in common."""
+  return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
+
+
+def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """These, and inside of them the loops over which a store's value is reduced that the others share."""
+  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *fold_ranges(s)) for s in stores)]
+  shared = shared_rows(stores)
+  return (*shared, *(r for r in over if r not in shared))
+
+
+def fold_ranges(store: UOp) -> tuple[UOp, ...]:
+  """Over which a store's value is reduced, if it is a reduction."""
+  return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
+
+
+def reductions(stores: Iterable[UOp]) -> list[UOp]:
+  """The FOLDs of stores, or values, sources first. (The order of what is below a store is known.)"""
+  return list(dict.fromkeys(u for s in stores for u in s.toposort() if u.op is Ops.FOLD))
 
 
 class LoopIds:

@@ -80,11 +80,17 @@ class BufferArg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParamArg:
-  """A kernel's buffer argument: `size` in elements (upper bound); `peers`: a table of every device's pointer."""
+  """Memory of a kernel, `size` elements (upper bound): what it is called with, a buffer or, of `peers`, a table of
+  every device's pointer; or, by a slot below 0, a row's own."""
 
   slot: int
   size: int
   peers: bool = False
+
+  @property
+  def given(self) -> bool:
+    """Whether the kernel is called with it."""
+    return self.slot >= 0
 
 
 class PieceArg(NamedTuple):

@@ -1,4 +1,4 @@
-"""Nodes as text: integer expressions and shapes, values as errors name them, graphs."""
+"""Nodes as text: integer expressions and shapes, values as errors name them, graphs, linear code."""
 
 from collections.abc import Sequence
 
@@ -46,6 +46,18 @@ def print_graph(root: UOp) -> str:
     where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
     arg = "" if u.arg is None else f" {u.arg!r}"
     lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}{what}{where}")
+  return "\n".join(lines)
+
+
+def print_linear(linear: Sequence[UOp]) -> str:
+  """One line an op, indented by loop, with the numbers of its sources."""
+  number, depth, lines = dict[UOp, int](), 0, list[str]()
+  for i, u in enumerate(linear):
+    depth -= u.op is Ops.ENDRANGE
+    src = ", ".join(str(s.arg) if s.op is Ops.CONST else f"%{number.get(s, -1)}" for s in u.src)
+    lines.append(f"{i:4d} {'  ' * depth}{u.op.name} {u.dtype!r} ({src}) {'' if u.arg is None else u.arg}")
+    number[u] = i
+    depth += u.op is Ops.RANGE
   return "\n".join(lines)
 
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.expressions import DIVIDES, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.codegen.expressions import MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import efficiency
+from tinygrad.numerics.floor_division import DIVIDES
 from tinygrad.numerics.products import multiplies_matrices
 from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine
@@ -234,10 +235,10 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
 
-def item_cost(item: Item, v: UOp | None, most: int) -> float:
-  """Instructions per iteration where the nest is vectorised along v; a reduction that is not, along a range of its
-  own."""
-  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *item.over)))
+def lane_of(item: Item, v: UOp | None, most: int) -> UOp | None:
+  """The range along which an item is vectorised where its nest is along v: a reduction that does not depend on v, along
+  one of its own, if that pays."""
+  return v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
 
 
 def operands_of(a: Analysis, item: Item) -> list[UOp]:

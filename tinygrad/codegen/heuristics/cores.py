@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, neighbours, rereads
+from tinygrad.codegen.analysis.accesses import neighbours, rereads
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
-from tinygrad.numerics.fragments import narrowed
+from tinygrad.numerics.fragments import narrow_factors, narrowed
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.loops import extent, iterations, static
 
@@ -49,20 +49,20 @@ class Product:
 
 def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
   """The cores that sum products as a reduction does, and both operands as they take them."""
-  for core in target.cores if f.src[0].op is Ops.MUL and f.arg is Ops.ADD and not NOOPT else ():
-    x, y = (narrowed(s, core.operand) for s in f.src[0].src)
-    if x is not None and y is not None and (core.operand.itemsize < 4 or ALLOW_TF32):
-      yield core, x, y
+  for core in target.cores if not NOOPT else ():
+    if (core.operand.itemsize < 4 or ALLOW_TF32) and (pair := narrow_factors(f, core.operand)) is not None:
+      yield core, *pair
 
 
-def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
+def plan_product(nest: NestSchedule) -> Product | None:
   """The product that a nest's only reduction is, if there is a core for it and it is large enough: the cheapest."""
-  if len(a.folds) != 1 or set(a.folds[0].ranges) != {*nest.parallel, *a.folds[0].over}:
+  if len(nest.a.folds) != 1 or set(nest.a.folds[0].ranges) != {*nest.parallel, *nest.a.folds[0].over}:
     return None
-  return min(products(nest, a, a.folds[0]), key=lambda p: p.cost, default=None)
+  return min(products(nest), key=lambda p: p.cost, default=None)
 
 
-def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
+def products(nest: NestSchedule) -> Iterator[Product]:
+  a, item = nest.a, nest.a.folds[0]
   assert item.fold is not None
   for core, x, y in on_core(item.fold, nest.room.target):
     if a.reducing & {x, y}:
@@ -76,7 +76,7 @@ def products(nest: NestSchedule, a: Analysis, item: Item) -> Iterator[Product]:
     if any(s.stored and s.strides.get(m) == 1 for s in a.items[-1].accesses):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
     how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
-    for found in how(nest, a, core, (x, y), (m, n, k)):
+    for found in how(nest, core, (x, y), (m, n, k)):
       if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
         others = tuple(r for r in item.over if r is not k)
         may = not nest.grid and all(static(r) and r not in nest.limited for r in others)
@@ -87,7 +87,7 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
   return max((r for r in loops if static(r)), key=extent, default=None)
 
 
-def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
+def of_tiles(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of operands that the core reads where a group has copied them, 16 bytes at once. Blocks overlap where they do not
   divide a loop, so nothing may read what is stored."""
   target, again = nest.room.target, rereads(nest.kernel.src)
@@ -96,18 +96,18 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
     parts = [divmod(extent(r), x) for r, x in zip(loops, (*block, core.k))]
     if parts[2][1] or not all(whole for whole, _ in parts) or (again and any(rest for _, rest in parts)):
       continue
-    placed, nbytes = staged_operands(nest, a, core, pair, loops, block, core.k)
+    placed, nbytes = staged_operands(nest, core, pair, loops, block, core.k)
     nbytes, room = nbytes - EIGHT_ROWS, target.scratch - EIGHT_ROWS
-    if (stages := min(STAGES, room // nbytes, iterations(a.folds[0].over) // core.k)) > 1:
+    if (stages := min(STAGES, room // nbytes, iterations(nest.a.folds[0].over) // core.k)) > 1:
       groups = int(prod(ceildiv(extent(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
       cost = core.cycles(teams, groups, target.units, room // (stages * nbytes))
       yield Product(core, loops, block, (core.m, core.n), core.k, placed, stages, cost)
 
 
-def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
+def tiled_product(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of fragments that lanes read. Of blocks there are as many as make a group for most multiprocessors."""
   (m, n, _), others = map(extent, loops), iterations(r for r in nest.parallel if r not in loops)
-  terms = iterations(a.folds[0].over)
+  terms = iterations(nest.a.folds[0].over)
   rows, columns = (min(BLOCK, max(1 << (x - 1).bit_length(), LEAST_BLOCK)) for x in (m, n))
   busy = nest.room.target.units * 3 // 4
   while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > LEAST_BLOCK:
@@ -116,12 +116,12 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UO
   while prod(tile) > TILE or (prod(block) // prod(tile) < 4 and prod(tile) > TILE // 4):
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
-  placed, nbytes = staged_operands(nest, a, core, pair, loops, block, depth)
+  placed, nbytes = staged_operands(nest, core, pair, loops, block, depth)
   stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), terms // depth), 1)
   yield Product(core, loops, block, tile, depth, placed, stages)
 
 
-def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
+def tiled_member(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """One of several nests of a group, each of whose warps has some of the rows."""
   (m, n, k), warps = loops, iterations(r for r in nest.grid.values() if r.arg[1] is AxisKind.LOCAL) // core.lanes
   depths = [
@@ -130,13 +130,13 @@ def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp
   whole = extent(m) == warps * core.m and extent(n) % core.n == 0 and m is nest.room.row
   if not whole or not depths or {m, n} != {*nest.parallel}:
     return
-  placed, nbytes = staged_operands(nest, a, core, pair, loops, (extent(m), extent(n)), depths[-1])
+  placed, nbytes = staged_operands(nest, core, pair, loops, (extent(m), extent(n)), depths[-1])
   stages = 1 + (depths[-1] == extent(k) and nest.around != ())
   if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages <= nest.room.target.scratch:
     yield Product(core, loops, (extent(m), extent(n)), (core.m, extent(n)), depths[-1], placed, stages)
 
 
-def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
+def schedule_member(nest: NestSchedule) -> bool:
   """One of several nests of a group, shared out as lanes hold what a core gives, if it is of such rows and columns."""
   core, row = next((c for c in nest.room.target.cores if not c.late), None), nest.room.row
   inner = [name for name, r in nest.names.items() if r is not row]
@@ -150,7 +150,7 @@ def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
   if team != [warps * down, across] or not whole:
     return False
   # what a block has of its columns, and all rows read
-  of_columns = [i for i, (x, *_) in enumerate(nest.operands) if x.op is Ops.LOAD and a.deps[x] == {*columns}]
+  of_columns = [i for i, (x, *_) in enumerate(nest.operands) if x.op is Ops.LOAD and nest.a.deps[x] == {*columns}]
   nbytes = sum(2 * extent(r) * 4 for r in columns for _ in of_columns)
   if nbytes and max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes < nest.room.target.scratch:
     nest.pipeline(2)
@@ -170,16 +170,16 @@ def schedule_member(nest: NestSchedule, a: Analysis) -> bool:
 
 
 def staged_operands(
-  nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
+  nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
 ) -> tuple[tuple[Staged, ...], int]:
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
   placed, nbytes, (m, n, k), itemsize = list[Staged](), EIGHT_ROWS * core.late, loops, pair[0].dtype.itemsize
   for x, side, many, held in zip(pair, (m, n), block, (core.a, core.b)):
     # rows of a member are each a warp's alone: it keeps what is the same in all iterations that nests share
     kept = nest.grid and side is m and {*nest.around}.isdisjoint(x.toposort())
-    if kept or any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
+    if kept or any(u.src[0].src[0].op is Ops.SCRATCH for u in nest.a.loads(x)):
       continue
-    loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
+    loads = [nest.a.access(u.src[0], u.dtype.itemsize) for u in nest.a.loads(x)]
     inner = side if any(y.strides.get(side) == 1 for y in loads) else k
     outer = k if inner is side else side
     tile = isinstance(held, SwizzledTile)

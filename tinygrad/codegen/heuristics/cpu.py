@@ -19,8 +19,8 @@ from tinygrad.codegen.analysis.accesses import (
   Analysis,
   Item,
   is_inlined,
-  item_cost,
   lane_cost,
+  lane_of,
   lanes_for,
   operands_of,
 )
@@ -194,13 +194,9 @@ def plan_nest(nest: NestSchedule) -> NestPlan:
   """What the strides of a nest suggest."""
   stages = Stages(nest)
   a, target, main, most = stages.a, stages.target, stages.a.main, stages.most
-
-  def total(v: UOp | None) -> float:
-    return sum(i.work * stages.discount(i, v) for i in a.items)
-
   # a range whose copies make divisions affine is better unrolled than divided lane by lane
   lanes = [r for r in a.parallel if extent(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
-  v = min((None, *lanes), key=total)
+  v = min((None, *lanes), key=lambda v: sum(i.work * stages.discount(i, v) for i in a.items))
   tiles = {} if v is None else {v: Tile(1, lanes_for(v, most))}
   if main is not None and main.work >= 4 * iterations(a.parallel):
     most_copies = max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS)
@@ -307,7 +303,7 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
 def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
   registers; and of a loop of the reduction along which an operand slides, so many steps at once."""
-  lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
+  lane = lane_of(item, v, most)
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and extent(r) > 1]
   # near each other first
@@ -402,7 +398,7 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
     if extent(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
       copies = extent(ranges[-1])  # which makes the conditions constants
     return ranges, Tile(copies, 1)
-  if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
+  if (lane := lane_of(item, v, most)) is None:
     return ranges, Tile(1, 1)
   lanes = lanes_for(lane, most)
   return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, extent(lane) // lanes), 1), lanes)
@@ -470,7 +466,7 @@ class Stages:
   def discount(self, item: Item, v: UOp | None) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
     if item.fold is None or v is None or v not in item.ranges:
-      return item_cost(item, v, self.most)
+      return lane_cost(item, lane_of(item, v, self.most), self.most)
     lanes = lanes_for(v, self.most)
     used = lanes * efficiency(extent(v), lanes)
     cost = OPERATION * item.operations

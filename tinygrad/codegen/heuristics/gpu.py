@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import MAX_ROWS, Analysis, Item, neighbours, operands_of, rereads
+from tinygrad.codegen.analysis.accesses import MAX_ROWS, Item, neighbours, operands_of, rereads
 from tinygrad.codegen.expressions import VECTOR
 from tinygrad.codegen.heuristics.cores import plan_product, schedule_member, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
@@ -79,12 +79,12 @@ def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
     return schedule_fill(nest, nest.fill)
-  a = nest.analyse()
-  if (product := plan_product(nest, a)) is not None:
+  nest.analyse()
+  if (product := plan_product(nest)) is not None:
     schedule_product(nest, product)
-  elif (turned := turned_load(nest, a)) is not None:
+  elif (turned := turned_load(nest)) is not None:
     schedule_turned(nest, turned)
-  elif not schedule_member(nest, a):
+  elif not schedule_member(nest):
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 
@@ -96,9 +96,10 @@ class Turned(NamedTuple):
   outer: UOp
 
 
-def turned_load(nest: NestSchedule, a: Analysis) -> Turned | None:
+def turned_load(nest: NestSchedule) -> Turned | None:
   """The one that a group is to turn in local memory, so that its threads read and write neighbours: the only load of a
   kernel that only computes elements."""
+  a = nest.a
   loads = [u for s in nest.kernel.src for u in a.loads(s.src[1])]
   if nest.grid or a.folds or len(loads) != 1 or NOOPT or not nest.room.target.cooperates:
     return None
@@ -143,16 +144,14 @@ class Primitives:
     if not nest.grid:
       most = nest.room.target.group * grid.wide // grid.threads
       nest.launch(grid.threads, min(grid.lanes, most), ceildiv(grid.lanes, most))
-    shared = [(n, *self.parallel(r, n, grid.copies[r])) for r, n in grid.shared]
+    shared = [(n, *self.blocks(self.names[r], n, grid.copies[r], self.vector(r), self.tail)) for r, n in grid.shared]
     for over, (order, tile) in grid.folds.items():
       if (staging := grid.stagings.get(over)) is not None:
         nest.split(self.names[staging.cut], staging.length)
       else:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:  # the innermost of the loops that groups do not share out
-      copies = grid.copies.get(r, 1)
-      vector = aligned_copies(r, copies, grid.beside.get(r, 4))
-      name, copies, vector = self.joined(grid.rest, self.names[r], copies, vector)
+      name, copies, vector = self.joined(grid.rest, grid.copies[r], self.vector(r))
       _, block, copies = self.blocks(name, grid.lanes, copies, vector, self.tail)
       self.workers(block, grid.lanes, copies, self.lanes)
     for staging in grid.stagings.values():
@@ -167,9 +166,9 @@ class Primitives:
     nest.within("groups", "cluster", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
-  def parallel(self, r: UOp, number: int, copies: int) -> tuple[str, str, int]:
-    vector = aligned_copies(r, copies, self.grid.beside.get(r, 4))
-    return self.blocks(self.names[r], number, copies, vector, self.tail)
+  def vector(self, r: UOp) -> int:
+    """How many of a worker's copies along a parallel loop lie side by side."""
+    return aligned_copies(r, self.grid.copies[r], self.grid.beside.get(r, 4))
 
   def blocks(self, name: str, number: int, copies: int, vector: int, tail: Tail) -> tuple[str, str, int]:
     """(the loop over blocks of `number` workers' shares, that within one, and how many of its iterations each worker
@@ -194,10 +193,11 @@ class Primitives:
       self.unrolled.append(f"{block}.o")
       to.append(f"{block}.i")
 
-  def joined(self, order: tuple[UOp, ...], last: str, copies: int, vector: int) -> tuple[str, int, int]:
+  def joined(self, order: Sequence[UOp], copies: int, vector: int) -> tuple[str, int, int]:
     """The last of these loops, joined with so many before it as give all lanes something to do; and its copies, of
     which a vector lies side by side."""
     outer, wanted, here = list[str](), self.grid.lanes * ceildiv(copies, vector), extent(order[-1]) // vector
+    last = self.names[order[-1]]
     for r in order[-2::-1]:
       if here >= wanted or not (static(r) and static(order[-1])) or {r, order[-1]} & self.nest.limited.keys():
         break
@@ -224,7 +224,7 @@ class Primitives:
       order = tuple(r for r in order if r not in again)
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order, items, lanes)
       copies = max(tile.copies, vector)
-      last, copies, vector = self.joined(order, last, copies, vector)
+      last, copies, vector = self.joined(order, copies, vector)
       _, block, copies = self.blocks(last, lanes, copies, vector, "clamp")
       self.workers(block, lanes, copies, self.lanes)
     else:  # each lane reads rows of its own
@@ -257,19 +257,19 @@ def plan_grid(nest: NestSchedule) -> Grid:
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), not once and prod(copies.values()) > SHARED, target)
     tiles = len(outer) == len(ranges) and not once and not (lanes > 1 and reads_once(main))
-    if lanes > 1 and (row := kept_row(nest, a, outer)) is not None:
+    if lanes > 1 and (row := kept_row(nest, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
     elif (found := columns_of(main, along, copies, outputs, target, once)) is not None:
       copies, lanes = found
     elif target.cooperates and tiles and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
-      stagings = staged(nest, a.folds, a, threads, copies, min(target.scratch, PLAIN))
+      stagings = staged(nest, a.folds, threads, copies, min(target.scratch, PLAIN))
   elif along is not None and outputs >= 8 * target.busy:
     copies = {along: min(4, power_of_two(extent(along) // 64))}
   if not stagings:
     threads = shares(None, axes, copies, target.group // lanes, target.group)
-  return grid_of(nest, a, threads, copies, lanes, stagings)
+  return grid_of(nest, threads, copies, lanes, stagings)
 
 
 class KeptRow(NamedTuple):
@@ -294,9 +294,9 @@ class KeptRow(NamedTuple):
     return round_up(each, beside := math.gcd(self.beside, power_of_two(each))), beside
 
 
-def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow | None:
+def kept_row(nest: NestSchedule, outer: Sequence[UOp]) -> KeptRow | None:
   """What several reductions read along memory, or one and what is computed with it, one after the other."""
-  over, memory, beside, wide = list[UOp](), list[UOp](), VECTOR, 1
+  a, over, memory, beside, wide = nest.a, list[UOp](), list[UOp](), VECTOR, 1
   for i in (*a.folds, a.items[-1]):
     own = [r for r in i.ranges if r not in outer]
     if len(own) > 1 or not all(map(static, own)) or (i.fold is not None and i.over != (*own,)):
@@ -317,19 +317,19 @@ def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow |
   return KeptRow((*over,), words * wide, beside, wide) if words and alike else None
 
 
-def staged(nest: NestSchedule, items: list[Item], a: Analysis, threads: Counts, copies: Counts, room: int) -> Stagings:
+def staged(nest: NestSchedule, items: list[Item], threads: Counts, copies: Counts, room: int) -> Stagings:
   """What groups of these threads copy to local memory, by the loops of the reductions that use it."""
   out = Stagings()
   for own in dict.fromkeys(i.over for i in items):
     left = room - sum(s.nbytes for s in out.values())
-    if (found := stage([i for i in items if i.over == own], nest, a, threads, copies, left)) is not None:
+    if (found := stage(nest, [i for i in items if i.over == own], threads, copies, left)) is not None:
       out[own] = found
   return out
 
 
-def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, lanes: int, stagings: Stagings) -> Grid:
+def grid_of(nest: NestSchedule, threads: Counts, copies: Counts, lanes: int, stagings: Stagings) -> Grid:
   """The grid of so many threads and copies along each loop that threads share out. All else follows."""
-  ranges, main = nest.parallel, a.main
+  ranges, a, main = nest.parallel, nest.a, nest.a.main
   lanes = 1 if stagings or main is None else lanes
   along = contiguous(a.items, tuple(threads))
   fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in a.folds}
@@ -341,7 +341,7 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   every = {r: copies.get(r, 1) for r in ranges}
   lanes_first = main is not None and lanes > 1 and reads_along(main)
   wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
-  row = kept_row(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
+  row = kept_row(nest, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
   inner, times = (*sorted(rest, key=lambda r: r is last),), 1 if row is None else row.wide
   grid = Grid(shared, every, lanes, lanes_first, inner, fold_plans, stagings, wide, times)
   mine, beside = row.copies(lanes) if row is not None else (0, 0)
@@ -365,7 +365,7 @@ def plan_member(nest: NestSchedule) -> Grid:
     copies[last] = aligned_copies(last, max(min(extent(last) // lanes, 4), 1))
     overs = {i.over for i in a.folds if set(i.ranges) >= {last, *i.over} and nest.room.target.cooperates}
     contracted, room = [i for i in a.folds if i.over in overs], nest.room.target.scratch - nest.taken
-    stagings = staged(nest, contracted, a, shared | {last: lanes}, copies, room)
+    stagings = staged(nest, contracted, shared | {last: lanes}, copies, room)
   plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in a.folds}
   return Grid(tuple(shared.items()), copies, lanes, True, (*sorted(own, key=lambda r: r is last),), plans, stagings)
 
@@ -474,12 +474,10 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
   return out
 
 
-def stage(
-  items: Sequence[Item], nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, room: int
-) -> Staging | None:
+def stage(nest: NestSchedule, items: Sequence[Item], threads: Counts, copies: Counts, room: int) -> Staging | None:
   """How the group reduces `items`, which share their own ranges, through local memory of at most `room` bytes, if an
   operand is used by enough of its threads."""
-  own, known = items[0].over, {*threads, *items[0].over}
+  a, own, known = nest.a, items[0].over, {*threads, *items[0].over}
   operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in operands_of(a, i))
   used, extents = {}, {r: n * copies.get(r, 1) for r, n in threads.items()}
   for x in operands:

@@ -13,7 +13,7 @@ from tinygrad.numerics.fragments import digit
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.indexing import gated, within_bounds
-from tinygrad.uop.loops import extent, iteration_of, iterations
+from tinygrad.uop.loops import extent, iteration_of, iterations, static
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
@@ -26,7 +26,7 @@ def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   for r, n in zip(loops, sizes):
     stride //= n
     here = digit(number, stride, n)
-    if r.src[0].op is Ops.CONST:
+    if static(r):
       versions[r] = [Version(here, numbers)]
     else:
       exists = UOp.new(Ops.CMPLT, dtypes.bool, (here, r.src[0]))

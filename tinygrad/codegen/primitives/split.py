@@ -13,9 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.uop import AxisKind, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.indexing import within_bounds
-from tinygrad.uop.loops import LoopIds
-
-CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it or of a part of it
+from tinygrad.uop.loops import LoopIds, static
 
 
 def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
@@ -81,7 +79,7 @@ def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = 
 def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:
   """The loop as one of another kind: UPCAST, iterations that are copies in registers, of a reduction an accumulator
   each; CHAIN, such that are added one after the other; VECTOR, the lanes of a vector."""
-  if r.src[0].op is not Ops.CONST:
+  if not static(r):
     raise IllegalStep(f"a loop of {r.src[0].op.name} iterations has no fixed length", "split it first")
   new = r.replace(arg=(r.arg[0], kind))
   return [Version(new, (new,))], new

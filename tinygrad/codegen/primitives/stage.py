@@ -15,7 +15,7 @@ from tinygrad.numerics.products import carries_rest, fast_two_sum
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations
+from tinygrad.uop.loops import LoopIds, extent, iteration_of, iterations, static
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 LINE = 64  # bytes, of which panels in memory are multiples
@@ -77,7 +77,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   loops of its own, wherever the other loops that it depends on are open; of several together."""
   effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
   for p in panels:
-    if any(r.src[0].op is not Ops.CONST for r in p.loops):
+    if not all(map(static, p.loops)):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = ids.like(p.loops, AxisKind.LOOP)
     at, memory = p.place, scratch(p.operand.dtype, p.offset, ids, p.nbytes * p.stages)

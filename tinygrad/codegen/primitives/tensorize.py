@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.device.cores import Core, SwizzledTile
-from tinygrad.numerics.fragments import elements_of_lane, lies_as, narrowed
+from tinygrad.numerics.fragments import elements_of_lane, lies_as, narrow_factors
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loops import LoopIds, iteration_of
@@ -14,13 +14,9 @@ from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 def operands(f: UOp, core: Core, m: UOp, n: UOp) -> tuple[UOp, UOp] | None:
   """(A, B) of a sum of products as the core takes them: A does not depend on n, nor B on m."""
-  if f.op is not Ops.FOLD or f.arg is not Ops.ADD or f.dtype is not core.result or f.src[0].op is not Ops.MUL:
+  if f.dtype is not core.result or (pair := narrow_factors(f, core.operand)) is None:
     return None
-  for x, y in (f.src[0].src, f.src[0].src[::-1]):
-    a, b = narrowed(x, core.operand), narrowed(y, core.operand)
-    if a is not None and b is not None and n not in a.loops and m not in b.loops:
-      return a, b
-  return None
+  return next(((a, b) for a, b in (pair, pair[::-1]) if n not in a.loops and m not in b.loops), None)
 
 
 def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds) -> tuple[UOp, UOp]:
