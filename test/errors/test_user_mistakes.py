@@ -127,6 +127,15 @@ MISTAKES = [
   ("index_of_an_array", lambda: ones(2, 3)[:, np.array([[0, -4]])], IndexError, ["index -4", "dim 1", r"\(2, 3\)"]),
   ("write_at_a_list", lambda: ones(3).__setitem__([7], 1.0), IndexError, ["index 7 is out of range for dim 0"]),
   ("cat_with_a_list", lambda: ones(2).cat([ones(2)]), TypeError, ["cannot join list", r"fix: x.cat\(\*tensors\)"]),
+  ("cat_dim", lambda: Tensor.cat((ones(2), ones(2)), 1), TypeError, [r"fix: Tensor.cat\(\*tensors, dim=1\)"]),
+  ("stack_dim", lambda: Tensor.stack([ones(2)], 1), TypeError, [r"fix: Tensor.stack\(\*tensors, dim=1\)"]),
+  ("times_each", lambda: ones(2).repeat_interleave([1, 2]), TypeError, ["values decide", r"fix: x\[numpy.repeat\("]),
+  (
+    "classes_last",
+    lambda: ones(2, 4, 3).cross_entropy(Tensor([[0] * 4] * 2)),
+    ValueError,
+    ["without dim 1", r"fix: classes are dim 1: logits.flatten\(0, -2\), Y.flatten\(\)"],
+  ),
   ("add_text", lambda: ones(2) + "a", TypeError, ["add: cannot use str", "fix: .*number"]),
   ("equal_to_none", lambda: ones(2) == None, TypeError, ["eq: cannot use NoneType", "fix: x is None"]),  # noqa: E711
   ("add_a_list", lambda: ones(2) + [1, 2], TypeError, ["add: cannot use list", r"fix: .*Tensor\(x\)"]),

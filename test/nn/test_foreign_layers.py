@@ -1,6 +1,8 @@
 """Names of PyTorch that are something else here: what an AttributeError or a TypeError says of them computes, and gives
 what PyTorch gives."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -275,10 +277,77 @@ def test_gradients_clipped_by_value(torch):
   assert eval(fix_of(nn.utils, "parameters_to_vector"), {"Tensor": Tensor, "params": [w, w]}).shape == (4,)
 
 
+LAYERS = [lambda: nn.Linear(4, 4), lambda: nn.Embedding(4, 4), lambda: nn.BatchNorm(4), lambda: nn.LSTMCell(4, 4)]
+
+
+@pytest.mark.parametrize("name", sorted(foreign_layers.OF_LAYER))
+@pytest.mark.parametrize("make", LAYERS)
+def test_what_modules_of_pytorch_have(name, make):
+  layer, x = make(), Tensor([[0, 1, 2, 3]]) if make is LAYERS[1] else Tensor.ones(1, 4)
+  x = (x, None) if make is LAYERS[3] else (x,)
+  state = {k: t + 1 for k, t in nn.state.get_state_dict(layer).items()}
+  code = fix_of(layer, name).replace("layer(x)", "layer(*x)").replace('"CUDA"', '"CPU:1"')
+  parameters = nn.state.get_parameters(layer)
+  optimizer = nn.optim.SGD([t for t in parameters if t.is_floating_point()])
+  known = {"nn": nn, "Tensor": Tensor, "dtypes": dtypes, "device": "CPU:1", "optimizer": optimizer}
+  training = Tensor.training
+  try:
+    if code.startswith(("for", "Tensor.training")):
+      exec(code, known | {"layer": layer})
+    else:
+      got = eval(code, known | {"layer": layer, "x": x, "state": state})
+    now = Tensor.training
+  finally:
+    Tensor.training = training
+  match name:
+    case "eval" | "train":
+      assert now is (name == "train")
+    case "cpu" | "cuda" | "to":
+      assert {t.device for t in parameters} == {"CPU" if name == "cpu" else "CPU:1"}
+    case "half" | "bfloat16" | "double":
+      kind = {"half": "float16", "double": "float64"}.get(name, name)
+      assert {t.dtype for t in parameters} == {getattr(dtypes, kind)}
+    case "requires_grad_":
+      assert not any(t.requires_grad for t in parameters)
+    case "parameters":
+      assert [id(t) for t in got] == [id(t) for t in parameters]
+    case "named_parameters" | "state_dict":
+      assert dict(got).keys() == state.keys()
+    case "load_state_dict":
+      for k, t in nn.state.get_state_dict(layer).items():
+        np.testing.assert_array_equal(t.numpy(), state[k].numpy())
+    case "forward":
+      assert got is not None
+
+
+def test_what_layers_of_pytorch_are_made_with():
+  layer, x = nn.Conv2d(3, 4, 3), Tensor.ones(1, 3, 4, 4)
+  for option, makes in {"dtype": nn.Linear, "device": nn.LayerNorm, "padding_mode": nn.Conv2d}.items():
+    with pytest.raises(TypeError, match=rf"__init__\(\) got an unexpected keyword argument '{option}'\n  fix: ") as e:
+      makes(4, 4, 3, **{option: 1}) if makes is nn.Conv2d else makes(4, **{option: 1})
+    code = str(e.value).partition("\n  fix: ")[2]
+    known = {"nn": nn, "layer": layer, "device": "CPU:1", "dtype": dtypes.float16, "x": x, "k": 1}
+    if option == "padding_mode":
+      assert eval(code, known).shape == (1, 3, 6, 6)
+    else:
+      exec(code, known)
+  assert layer.weight.dtype is dtypes.float16 and layer.weight.device == "CPU:1"
+
+  class Mine(nn.Linear):
+    def __init__(self, **options):
+      super().__init__(2, 2)
+      self.options = options
+
+  mine = Mine(dtype=3)
+  assert mine.options == {"dtype": 3} and not hasattr(mine, "nope")
+  for there, again in ((mine, copy.deepcopy(mine)), (layer, pickle.loads(pickle.dumps(layer)))):
+    np.testing.assert_array_equal(again.weight.numpy(), there.weight.numpy())
+
+
 def test_every_table_is_tested():
   tables = {name for name in vars(foreign_layers) if name.isupper()}
   here = {"FOREIGN_LAYERS", "FOREIGN_OPTIMIZERS", "FOREIGN_SCHEDULES", "FOREIGN_UTILS", "OF_OPTIMIZER", "OF_SCHEDULE"}
-  assert tables == here | {"OPTIONS", "OF_EMBEDDING"}
+  assert tables - {"_PARAMETERS"} == here | {"OPTIONS", "OF_EMBEDDING", "OF_LAYER", "LAYER_OPTIONS"}
   assert foreign_layers.OF_OPTIMIZER.keys() == {"add_param_group", "load_state_dict", "param_groups", "state_dict"}
   assert foreign_layers.OF_SCHEDULE.keys() == {"get_last_lr", "last_epoch", "state_dict"}
   of_adam, of_sgd = {"amsgrad", "betas", "foreach", "maximize", "weight_decay"}, {"dampening"}
@@ -315,7 +384,9 @@ def test_functions_of_the_package(name, tmp_path):
       assert got is getattr(dtypes, name)
     case "optim":
       assert got is nn.optim
-    case "no_grad":
+    case "numpy":
+      assert got is Tensor
+    case "no_grad" | "inference_mode":
       with got:
         assert not (x * 2).requires_grad
     case _:

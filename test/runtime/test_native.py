@@ -186,6 +186,33 @@ def test_another_process_finds_what_was_made_in_a_hurry_and_improves_it(made):
     assert made == [True, False] and not code.source and written_by(code) == 5
 
 
+def test_threads_that_wait_for_one_kernel_have_it_made_once(made):
+  # each cancelled what the other one waited for: a CancelledError in the first, now and then
+  code = native.compile_kernel(Rendered(SOURCE.format(value=4), work=1), "k")
+  assert written_by(code) == 4 and made == [True]
+  hold = threading.Event()
+  busy = [native.behind(hold.wait) for _ in range(min(os.cpu_count() or 1, 8))]  # so that what comes now stands behind
+  failed = []
+
+  def wait_for_it():
+    try:
+      native.settle([code])
+    except BaseException as e:
+      failed.append(e)
+
+  waiting = [threading.Thread(target=wait_for_it) for _ in range(3)]
+  for thread in waiting:
+    thread.start()
+    while code.better is None or code.better not in native._handed:
+      time.sleep(0.001)
+    time.sleep(0.01)
+  assert [written_by(code) for _ in range(3)] == [4] * 3  # from the second call on better code is asked for, too
+  hold.set()
+  for thread in waiting:
+    thread.join()
+  assert not failed and all(f.result() for f in busy) and made == [True, False]
+
+
 def test_a_child_process_has_better_code_made_by_its_own_threads(made, monkeypatch):
   monkeypatch.setattr(native, "_later", lambda *_: native.futures.Future())  # of a thread that dies with the parent
   code = native.compile_kernel(Rendered(SOURCE.format(value=6), work=1), "k")

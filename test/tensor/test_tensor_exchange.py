@@ -56,6 +56,17 @@ def test_dlpack_keeps_memory_alive_and_takes_over_writable_arrays():
 
 
 @pytest.mark.skipif(torch is None, reason="needs torch, which is no dependency")
+def test_a_tensor_of_torch_beside_one_is_named_by_its_package():
+  x = Tensor([1.0, 2.0])
+  for call in (lambda: x + torch.ones(2), lambda: torch.ones(2) + x):
+    with pytest.raises(
+      TypeError, match=r"add: cannot use torch.Tensor as an operand\n  fix: wrap it, e.g. Tensor\(x\)"
+    ):
+      call()
+  assert (x + Tensor(torch.ones(2))).tolist() == [2, 3]
+
+
+@pytest.mark.skipif(torch is None, reason="needs torch, which is no dependency")
 def test_torch_shares_memory_both_ways():
   t = (Tensor([1.0, 2.0]) * 2).realize()
   theirs = torch.from_dlpack(t)

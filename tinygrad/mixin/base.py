@@ -130,6 +130,12 @@ def to_placement(device: DeviceArg) -> Placement:
   return Sharding(device)  # type: ignore[arg-type]  # any sequence or array
 
 
+def _kind(operand: Any) -> str:
+  """Its type, with the package that it is from where that has a Tensor, too."""
+  kind = type(operand)
+  return f"{kind.__module__.partition('.')[0]}.Tensor" if kind.__name__ == "Tensor" else kind.__name__
+
+
 def _instead_of(operand: Any) -> str:
   if operand is None:
     return "x is None asks whether there is a tensor"
@@ -414,7 +420,7 @@ class Base:
       return x if x.dtype is not dtypes.index else x.cast(dtypes.default_int)
     if not isinstance(x, (bool, int, float)):
       if getattr(x, "shape", None) != ():  # a numpy scalar is a number too
-        raise TypeError(f"{name}: cannot use {type(x).__name__} as an operand\n  fix: {_instead_of(x)}")
+        raise TypeError(f"{name}: cannot use {_kind(x)} as an operand\n  fix: {_instead_of(x)}")
       x = x.item()
     d = weak_dtype(self.dtype, x)
     if not holds_number(d, x):

@@ -42,6 +42,7 @@ FOREIGN_NAMES = {
   "bincount": "index.one_hot(n).sum(0)",
   "bitwise_left_shift": "x << y",
   "bitwise_right_shift": "x >> y",
+  "block_until_ready": "x.numpy()  # what is read is waited for; realize() starts it",
   "bmm": "x @ y",
   "broadcast_to": "x.expand((2, 3))",
   "bucketize": "(x.unsqueeze(-1) > edges).sum(-1)",
@@ -161,6 +162,7 @@ FOREIGN_NAMES = {
   "pixel_unshuffle": 'x.rearrange("b c (h r) (w s) -> b (c r s) h w", r=n, s=n)',
   "positive": "x",
   "prelu": "(x > 0).where(x, value * x)",
+  "ptp": "x.max(dim) - x.min(dim)",
   "quantile": "(s := x.flatten().sort()[0])[int(at := q * (len(s) - 1))].lerp(s[int(-(-at // 1))], at % 1)",
   "rad2deg": "x * (180 / math.pi)",
   "ravel": "x.flatten()",
@@ -188,6 +190,7 @@ FOREIGN_NAMES = {
   "swapdims": "x.transpose(0, 1)",
   "t": "x.T",
   "take": "x.flatten()[index]",
+  "take_along_axis": "x.gather(dim, index)",
   "take_along_dim": "x.gather(dim, index)",
   "tanhshrink": "x - x.tanh()",
   "tensordot": 'Tensor.einsum("ij,kj->ik", x, y)  # one letter for each dim',
@@ -241,6 +244,7 @@ FOREIGN_CREATORS = {
 }
 # what would take a program of its own
 NO_COUNTERPART = {
+  "at": "y = x.clone(), and then y[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "ctc_loss": "write the recursion over frames as a scan, or give custom_op another library's values and gradients",
   "grid_sample": "read the four corners with x[:, :, rows, columns], and weigh them; a regular grid: x.interpolate",
 }
@@ -255,12 +259,16 @@ FOREIGN_FUNCTIONS = {
   "lax": "scan, while_loop, cond, psum, all_gather  # functions of the package",
   "load": "nn.state.torch_load(path)  # or nn.state.safe_load, of a file of safetensors",
   "manual_seed": "Tensor.manual_seed(0)",
+  "inference_mode": "Tensor.no_grad()",
   "no_grad": "Tensor.no_grad()",
+  "numpy": "Tensor  # functions are methods, as x.sum()",
   "optim": "nn.optim",
   "pmap": 'shard_map(f, Mesh(("CPU:0", "CPU:1"), names=("d",)), (P("d"),), P("d"))',
+  "random": "Tensor.manual_seed(0)  # and then Tensor.rand, Tensor.randn, …: there are no keys",
   "save": "nn.state.safe_save(nn.state.get_state_dict(layer), path)",
 }
-# parameters of PyTorch's functions that those of the same name do not take; "*": what is given in its order
+# parameters of PyTorch's and NumPy's functions that those of the same name do not take; "*": what is given in their
+# order, "*dims": all dims, where two are taken
 FOREIGN_PARAMETERS = {
   "backward": {
     "create_graph": "loss.gradient(x)  # tensors, of which there are gradients again",
@@ -270,6 +278,7 @@ FOREIGN_PARAMETERS = {
   "interpolate": {"scale_factor": "x.interpolate(tuple(int(n * scale_factor) for n in x.shape[2:]))"},
   "max": {"dim": "x.max(axis=dim), x.argmax(dim)"},  # PyTorch's gives both, so that what unpacks it must not go on
   "min": {"dim": "x.min(axis=dim), x.argmin(dim)"},
+  "nonzero": {"as_tuple": "tuple(x.nonzero().T)"},
   "normal": {
     "*": "Tensor.normal({2}, mean={0}, std={1})",
     "size": "Tensor.normal(*size, mean=0.0, std=1.0)",
@@ -281,12 +290,14 @@ FOREIGN_PARAMETERS = {
     "size": "Tensor.randint(*size, low=0, high=10)",
   },
   "randn": {"size": "Tensor.randn(*size)"},
+  "round": {"decimals": "(x * 10**n).round() / 10**n"},
   "scaled_dot_product_attention": {"scale": "(x * (scale * x.shape[-1] ** 0.5)).scaled_dot_product_attention(y, z)"},
   "to": {
     "dtype": "x.cast(dtype)",
     "non_blocking": "x.to(device)  # nothing is waited for before a value is read",
     "copy": "x.to(device)",
   },
+  "transpose": {"axes": "x.permute(axes)", "*dims": "x.permute{}"},
   "zeros": {"size": "Tensor.zeros(*size)"},
 }
 PER_ELEMENT = ".elementwise", ".math"  # the modules whose methods are
@@ -329,7 +340,7 @@ def function_here(cls: type, name: str) -> str | None:
 
 def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> Function:
   """The function, where a parameter of PyTorch's that it does not take is a TypeError with what does the same here; so
-  is a shape that comes last, as there."""
+  is a shape that comes last, or are all dims where two are taken, as there."""
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Any:
@@ -338,6 +349,9 @@ def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> 
         raise TypeError(with_fix(f"{name}() got an unexpected keyword argument {given!r}", fixes[given]))
     if "*" in fixes and len(args) == 4 and isinstance(args[3], (tuple, list)):
       raise TypeError(with_fix(f"{name}() takes the shape first", fixes["*"].format(*args[1:])))
+    if "*dims" in fixes and args[1:] and (len(args) > 3 or isinstance(args[1], (tuple, list))):
+      dims = tuple(args[1] if len(args) == 2 else args[1:])
+      raise TypeError(with_fix(f"{name}() exchanges two dims", fixes["*dims"].format(dims)))
     return function(*args, **kwargs)
 
   return cast("Function", call)

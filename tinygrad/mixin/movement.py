@@ -65,6 +65,13 @@ def check_counts(name: str, counts: tuple[Any, ...]) -> None:
     raise ValueError(f"{name}: {counts} has a negative number of times\n  fix: give 0 or more")
 
 
+def check_alike(repeats: Any) -> None:
+  """TypeError for a number of times for each element."""
+  if isinstance(repeats, (list, tuple)) or getattr(repeats, "shape", ()) != ():
+    rule = "repeat_interleave: a number of times for each element makes a length that values decide"
+    raise TypeError(f"{rule}\n  fix: x[numpy.repeat(numpy.arange(len(x)), repeats)]  # repeats: an array")
+
+
 def check_within(a: sint, b: sint, n: sint, line: str, values: Mapping[str, int]) -> None:
   """ValueError where [a, b) is not within [0, n) by other values of variables, in a replay of what was captured."""
   known = [value_now(x, values) for x in (0, a, b, n)]
@@ -81,6 +88,8 @@ def _joined(name: str, first: Any, others: Sequence[Any]) -> tuple[Any, ...]:
   for x in xs:
     if not isinstance(x, Base):
       fix = f"x.{name}(*tensors)" if isinstance(x, (list, tuple)) else "wrap it, e.g. Tensor(x)"
+      if not isinstance(first, Base) and len(others) == 1 and x is others[0]:  # as PyTorch takes it
+        fix = f"Tensor.{name}(*tensors, dim={x})"
       raise TypeError(f"{name}: cannot join {type(x).__name__} to a tensor\n  fix: {fix}")
   if not xs:
     raise ValueError(f"{name}: no tensors are given\n  fix: give one or more, Tensor.{name}(x, y)")
@@ -447,6 +456,7 @@ class Movement(Base):
       >>> Tensor([1, 2]).repeat_interleave(2).tolist()
       [1, 1, 2, 2]
     """
+    check_alike(repeats)
     check_counts("repeat_interleave", (repeats,))
     x, d = (self.flatten(), 0) if dim is None else (self, self._dim(dim))
     s = x.shape

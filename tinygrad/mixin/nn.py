@@ -537,7 +537,9 @@ class NN(Linalg):
     if of_numbers:
       if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
         rule = "class numbers must have the logits' shape without dim 1"
-        mismatch("cross_entropy", rule, (self.uop, Y.uop), "reshape the labels")
+        last = self.ndim > 2 and Y.shape == self.shape[:-1]  # classes that are the last dim
+        fix = "classes are dim 1: logits.flatten(0, -2), Y.flatten()" if last else "reshape the labels"
+        mismatch("cross_entropy", rule, (self.uop, Y.uop), fix)
       self._check_labels("cross_entropy", Y, classes_dim, ignore_index)
       picked = logs._of_class(Y, classes_dim)
     else:

@@ -11,7 +11,7 @@ from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
 from tinygrad.mixin.base import mismatch
 from tinygrad.mixin.foreign_names import without_foreign
 from tinygrad.nn import checkpoints, datasets, optim, state
-from tinygrad.nn.foreign_layers import FOREIGN_LAYERS, OF_EMBEDDING, no_such
+from tinygrad.nn.foreign_layers import FOREIGN_LAYERS, LAYER_OPTIONS, OF_EMBEDDING, OF_LAYER, no_such
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -60,7 +60,20 @@ def _check_features(name: str, rows: str, n: Any, x: Tensor, what: str = "x") ->
     mismatch(name, rule, [x.uop], f"{what} of shape ({rows}, {n}), or nn.{name} of {what}'s features")
 
 
-class Linear:
+class _Layer:
+  """What all layers are: a name of PyTorch's modules that there is not is an error with what does the same here."""
+
+  def __init_subclass__(cls) -> None:
+    if "__init__" in vars(cls) and cls.__module__ == __name__:
+      cls.__init__ = without_foreign(f"{cls.__name__}.__init__", cls.__init__, LAYER_OPTIONS)  # type: ignore[method-assign]
+
+  if not TYPE_CHECKING:
+
+    def __getattr__(self, name: str) -> NoReturn:
+      no_such(f"{type(self).__name__!r} object has no attribute {name!r}", name, OF_LAYER)
+
+
+class Linear(_Layer):
   """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in).
   Shape: `(.., in_features) -> (.., out_features)`.
 
@@ -78,7 +91,7 @@ class Linear:
     return x.linear(self.weight.transpose(), self.bias)
 
 
-class Conv2d:
+class Conv2d(_Layer):
   """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same" or "valid".
 
   `kernel_size`: an int is a square; a tuple gives the rank.
@@ -141,7 +154,7 @@ def Conv1d(
   return Conv2d(in_channels, out_channels, (kernel_size,), stride, padding, dilation, groups, bias)
 
 
-class ConvTranspose2d:
+class ConvTranspose2d(_Layer):
   """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel).
   Shape: `(b, in_channels, *dims) -> (b, out_channels, *positions)`.
 
@@ -194,7 +207,7 @@ def ConvTranspose1d(
   return ConvTranspose2d(*sizes, stride, padding, output_padding, dilation, groups, bias)
 
 
-class Embedding:
+class Embedding(_Layer):
   """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros.
   Shape: `(..) -> (.., embed_size)`.
 
@@ -214,7 +227,7 @@ class Embedding:
     return self.weight._rows(idx)
 
 
-class LayerNorm:
+class LayerNorm(_Layer):
   """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift
   (https://arxiv.org/abs/1607.06450).
   Shape: `(.., *normalized_shape) -> (.., *normalized_shape)`.
@@ -251,7 +264,7 @@ class LayerNorm2d(LayerNorm):
     return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class RMSNorm:
+class RMSNorm(_Layer):
   """x / sqrt(mean(x²) + eps) * weight over the last dim, in at least float32 (https://arxiv.org/abs/1910.07467).
   Shape: `(.., dim) -> (.., dim)`.
 
@@ -270,7 +283,7 @@ class RMSNorm:
     return y if self.weight is None else y * self.weight
 
 
-class GroupNorm:
+class GroupNorm(_Layer):
   """LayerNorm over each of `num_groups` groups of channels of (b, c, *dims) (https://arxiv.org/abs/1803.08494).
   Shape: `(b, num_channels, *dims) -> (b, num_channels, *dims)`.
 
@@ -307,7 +320,7 @@ class InstanceNorm(GroupNorm):
     self.num_features = num_features
 
 
-class BatchNorm:
+class BatchNorm(_Layer):
   """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
 
   While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
@@ -369,7 +382,7 @@ class BatchNorm:
 BatchNorm2d = BatchNorm3d = BatchNorm
 
 
-class LSTMCell:
+class LSTMCell(_Layer):
   """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output.
   Shape: `(b, input_size), (b, hidden_size), (b, hidden_size) -> (b, hidden_size), (b, hidden_size)`.
 

@@ -102,6 +102,30 @@ OF_SCHEDULE = {
   "last_epoch": "schedule.epoch_counter.item()",
   "state_dict": "nn.state.get_state_dict(schedule)",
 }
+_PARAMETERS = "for t in nn.state.get_parameters(layer): "
+# state: a state dict, device, dtype what they are
+OF_LAYER = {
+  "bfloat16": f"{_PARAMETERS}t.replace(t.cast(dtypes.bfloat16))",
+  "cpu": f'{_PARAMETERS}t.to_("CPU")',
+  "cuda": f'{_PARAMETERS}t.to_("CUDA")',
+  "double": f"{_PARAMETERS}t.replace(t.cast(dtypes.float64))",
+  "eval": "Tensor.training = False  # of all layers",
+  "forward": "layer(x)",
+  "half": f"{_PARAMETERS}t.replace(t.cast(dtypes.float16))",
+  "load_state_dict": "nn.state.load_state_dict(layer, state, verbose=False)",
+  "named_parameters": "nn.state.get_state_dict(layer).items()",
+  "parameters": "nn.state.get_parameters(layer)",
+  "requires_grad_": f"{_PARAMETERS}t.requires_grad = False",
+  "state_dict": "nn.state.get_state_dict(layer)",
+  "to": f"{_PARAMETERS}t.to_(device)",
+  "train": "Tensor.training = True  # of all layers; or within `with Tensor.train():`",
+  "zero_grad": "optimizer.zero_grad()",
+}
+LAYER_OPTIONS = {
+  "device": f"{_PARAMETERS}t.to_(device)  # of the layer",
+  "dtype": f"{_PARAMETERS}t.replace(t.cast(dtype))  # of the layer",
+  "padding_mode": 'x.pad((k, k, k, k), mode="reflect")  # before a layer without padding',
+}
 OF_EMBEDDING = {
   "padding_idx": "nn.Embedding(vocab_size, embed_size)(i) * (i != padding_idx).unsqueeze(-1)  # zeros",
 }

@@ -253,13 +253,18 @@ class MachineCode:
       self.improve(_later)
     return self.address
 
-  def improve(self, submit: Any) -> None:
-    """Has better code made, unless somebody is at it. A child process has none of its parent's threads."""
-    if self.better is not None and (self.better.done() or (self.better.running() and self.owner == os.getpid())):
-      return
-    if self.better is not None:
-      self.better.cancel()
-    self.better, self.owner = submit(compile_here, self.source, self.name), os.getpid()
+  def improve(self, submit: Any) -> Any:
+    """The Future of better code, which is made unless somebody is at it: what others may wait for is not cancelled. A
+    child process has none of its parent's threads."""
+    better = self.better  # which another thread may cancel, and replace
+    if better is not None:
+      there = better.done() and not better.cancelled()
+      if there or better in _handed or (better.running() and self.owner == os.getpid()):
+        return better
+      better.cancel()
+    self.better = better = submit(compile_here, self.source, self.name)
+    self.owner = os.getpid()
+    return better
 
 
 _codes: dict[tuple[tuple[str, ...], Launch], MachineCode] = PROCESS.table(KEPT_KERNELS)
@@ -288,11 +293,8 @@ def restore(name: str, keys: tuple[str, ...], launch: Launch) -> MachineCode | N
 
 def settle(programs: Iterable[MachineCode]) -> None:
   """Waits for the best code of programs that are to run again and again."""
-  hurried = [p for p in programs if p.source]
-  for p in hurried:
-    p.improve(behind)
-  for p in hurried:
-    p.better.result()
+  for made in [p.improve(behind) for p in programs if p.source]:
+    made.result()
 
 
 _waiting: deque[Any] = deque()  # calls that one thread makes, one after the other
