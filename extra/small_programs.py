@@ -117,6 +117,7 @@ def whole(p: Program) -> None:
 def reduced(p: Program) -> Body:
   x, seen, drawn = p.input(*shape(p)), views(p), [p.rng.random() for _ in range(4)]
   before, how, after = p.said(*BEFORE), p.said(*REDUCED), p.said(*AFTERWARDS)
+  p.loose = 4 if how == "prod" else 1  # each factor is rounded
 
   def body(v: Values) -> Tensor:
     y = BEFORE[before](seen(v[x]))
@@ -339,6 +340,62 @@ def written(p: Program) -> Body:
   return body
 
 
+def rows_of(x: Tensor, part: float) -> Tensor:
+  """As many as it has, in another order, some twice."""
+  n = int(x.shape[0])
+  return x[Tensor([int(i * (1 + part * 5)) % n for i in range(n)], device=x.device)]
+
+
+def shifted(x: Tensor, dim: int) -> Tensor:
+  """On by one, a zero before."""
+  return x.pad(tuple((1, 0) if i == dim else (0, 0) for i in range(2)))[: x.shape[0], : x.shape[1]]
+
+
+# of (n, m), or of a row, a column or an element of such, which they stretch or leave
+STEPS: dict[str, Callable[[Tensor, Tensor, int, float], Tensor]] = {
+  "add": lambda x, y, dim, part: x + y * part,
+  "multiply": lambda x, y, dim, part: x * y.tanh(),
+  "subtract": lambda x, y, dim, part: (x - y).tanh(),
+  "maximum": lambda x, y, dim, part: x.maximum(y),
+  "relu": lambda x, y, dim, part: (x - part).relu(),
+  "exponent": lambda x, y, dim, part: (x.tanh() * part).exp(),
+  "sum to one": lambda x, y, dim, part: x.sum(dim, keepdim=True) / x.shape[dim],
+  "greatest of all": lambda x, y, dim, part: x.max(dim, keepdim=True),
+  "less the greatest": lambda x, y, dim, part: x - x.max(dim, keepdim=True),
+  "logsumexp of a dim": lambda x, y, dim, part: x.logsumexp(dim, keepdim=True),
+  "softmax of a dim": lambda x, y, dim, part: x.softmax(dim),
+  "root of squares": lambda x, y, dim, part: x / (x.square().mean(dim, keepdim=True) + 0.1).sqrt(),
+  "running": lambda x, y, dim, part: x.cumsum(dim) / x.shape[dim],
+  "turned": lambda x, y, dim, part: x.flip(dim),
+  "moved on": lambda x, y, dim, part: x.roll(int(part * 3) + 1, dim),
+  "shifted": lambda x, y, dim, part: shifted(x, dim),
+  "product by itself": lambda x, y, dim, part: (x @ x.transpose(0, 1) @ x / x.numel()).tanh() + y,
+  "by rows": lambda x, y, dim, part: rows_of(x, part),
+  "in memory": lambda x, y, dim, part: x.contiguous(),
+  "realized": lambda x, y, dim, part: x.realize(),
+}
+
+
+def mixed(p: Program) -> Body:
+  """Steps on any of what is there, of which several results are asked for together."""
+  of(p, dtypes.float32, dtypes.float32, dtypes.float64, dtypes.float16)
+  n, m, p.loose, p.final = p.pick(*LENGTHS[:70], 129, 257), p.pick(*LENGTHS[:70], 129, 257), 4, True
+  inputs = [p.input(n, m), p.input(n, m), p.input(1, m), p.input(n, 1)]
+  steps = [
+    (p.said(*STEPS), p.rng.randrange(4 + i), p.rng.randrange(4 + i), p.rng.randrange(2), p.rng.random())
+    for i in range(p.pick(3, 5, 7, 9))
+  ]
+  wanted = [p.rng.randrange(len(steps)) for _ in range(p.pick(0, 1, 2))]
+
+  def body(v: Values) -> list[Tensor]:
+    found = [v[i] for i in inputs]
+    for name, x, y, dim, part in steps:
+      found.append(STEPS[name](found[x], found[y], dim, part))
+    return [found[-1], *(found[4 + i] for i in wanted)]
+
+  return body
+
+
 def of_a_length(p: Program) -> Body:
   """Of so many rows as a variable says."""
   most, width = p.pick(*LENGTHS[4:70], 129), p.pick(1, 3, 8, 16, 33)
@@ -394,5 +451,19 @@ def trained(p: Program) -> Body:
 
 SMALL = (
   *(reduced, reduced, reduced, along, along, along, counted, in_order, in_order, over_two, multiplied, multiplied),
-  *(convolved, convolved, in_windows, attended, attended, scattered, scattered, written, of_a_length, trained),
+  *(
+    convolved,
+    convolved,
+    in_windows,
+    attended,
+    attended,
+    scattered,
+    scattered,
+    written,
+    mixed,
+    mixed,
+    mixed,
+    of_a_length,
+    trained,
+  ),
 )

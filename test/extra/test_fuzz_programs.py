@@ -42,7 +42,7 @@ def test_small_programs_agree_with_the_interpreter(first):
 def test_all_kinds_of_small_programs_are_drawn():
   words = " ".join(str(Program(seed, SMALL)) for seed in range(2000))
   tables = [x for name, x in vars(small_programs).items() if isinstance(x, dict) and not name.startswith("_")]
-  assert len(tables) == 12 and [kind for table in tables for kind in table if kind not in words] == []
+  assert len(tables) == 13 and [kind for table in tables for kind in table if kind not in words] == []
   assert all(what in words for what in ("gradients", "over two", "conv, tanh", "to some", "int8", "bool", "dim 0.9"))
 
 
