@@ -5,6 +5,7 @@
     python -m extra.fuzz_programs --device EMULATED --capability 9.0 --units 132
     CL_GRID=1 python -m extra.fuzz_programs --small --device CL
     python -m extra.fuzz_programs --small --orders
+    python -m extra.fuzz_programs --small --thresholds
 
 A program is a product of matrices with what comes before and after it, an attention, a row's softmax, norm or extremum,
 a convolution, a lookup or a running sum, in float64, float32, float16 or bfloat16, and in two of five also its
@@ -13,14 +14,15 @@ CUDA driver (test/runtime/cuda_emulator.py, which needs g++), which notes what a
 beyond its end, barriers that not all threads come to. The oracle is the interpreter (`DEV=PYTHON`) in float64, given
 the same numbers. With --small, programs are those of extra/small_programs.py. With --orders, the pieces of kernels run
 on a processor, for one to seven threads, at once and one after another in several orders: the bits are the same, and
-the values those of one thread. Programs with the seeds that follow
---seed run until the time is over; each that fails is printed.
-Exit status: 0 if all agreed, else 1.
+the values those of one thread. With --thresholds, what pays is drawn for each program (extra/thresholds.py), which so
+takes the ways of larger ones. Programs with the seeds that follow --seed run until the time is over; each that fails is
+printed. Exit status: 0 if all agreed, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import math
 import random
@@ -34,6 +36,7 @@ import numpy as np
 
 from extra.orders import ORDERS, eagerly_shared, in_order
 from extra.small_programs import SMALL
+from extra.thresholds import drawn_thresholds
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import tqdm
@@ -288,7 +291,7 @@ def emulated(capability: str, units: int) -> Any:
   sys.path.insert(0, str(Path(__file__).parents[1] / "test" / "runtime"))
   import cuda_emulator
 
-  driver = cuda_emulator.install(devices=1).driver
+  driver = cuda_emulator.install(devices=2).driver
   major, minor = capability.split(".")
   driver.capability, driver.units, driver.shared = (int(major), int(minor)), units, 227 << 10
   return driver
@@ -323,6 +326,7 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--units", type=int, default=132, help="its multiprocessors, by which work is cut (132)")
   parser.add_argument("--small", action="store_true", help="programs of a few elements")
   parser.add_argument("--orders", action="store_true", help="pieces of kernels in several orders, on a processor")
+  parser.add_argument("--thresholds", action="store_true", help="what pays is drawn for each program")
   asked = parser.parse_args(arguments)
   bodies = SMALL if asked.small else BODIES
   driver = emulated(asked.capability, asked.units) if asked.device == "EMULATED" else None
@@ -331,12 +335,13 @@ def main(arguments: list[str] | None = None) -> int:
     done += 1
     p = Program(seed, bodies)
     try:
-      found = in_orders(p, seed) if asked.orders else faults(seed, asked.device, driver, bodies)
+      with drawn_thresholds(seed, asked.device) if asked.thresholds else contextlib.nullcontext():
+        found = in_orders(p, seed) if asked.orders else faults(seed, asked.device, driver, bodies)
     except Exception as e:
       found = [f"{type(e).__name__}: {e}"]
     if found:
       failed += 1
-      how = " --small" * asked.small + " --orders" * asked.orders
+      how = "".join(f" --{name}" for name in ("small", "orders", "thresholds") if getattr(asked, name))
       print(f"--seed {seed} --count 1{how}: {p}: {'; '.join(found)}")
   print(f"{done} programs from --seed {asked.seed} on {asked.device}, {failed} failed")
   return int(failed > 0)

@@ -410,10 +410,10 @@ OF_A_LENGTH: dict[str, View] = {
   "softmax of rows": lambda x: (x.softmax(-1) * x).sum(0),
   "softmax of columns": lambda x: (x.softmax(0) * x).sum(0),
   "product of some rows": lambda x: x.T @ x / x.shape[0],
-  "attended rows": lambda x: (x @ x.T).softmax(-1).sum(0).max(),
+  "attended rows": lambda x: (x @ x.T).softmax(-1).sum(0).square().sum(),
   "var of some rows": lambda x: (x - x.mean(0, keepdim=True)).square().sum(0),
   "logsumexp of some rows": lambda x: x.logsumexp(0),
-  "greatest of some rows": lambda x: x.detach().max(0) + x.logsumexp(1).max(0),
+  "greatest of some rows": lambda x: x.detach().max(0) + x.logsumexp(1).sum(0),
 }
 
 

@@ -11,10 +11,12 @@ import pytest
 from extra import fuzz_programs, small_programs
 from extra.fuzz_programs import AFTER, BODIES, OF_ROWS, Program, difference, faults, in_orders, main
 from extra.orders import ORDERS
-from extra.small_programs import SMALL, written
+from extra.small_programs import SMALL, attended, mixed, written
+from extra.thresholds import drawn_thresholds
 from tinygrad import Context
-from tinygrad.codegen import nests, share
+from tinygrad.codegen import nests, row_blocks, share
 from tinygrad.codegen.primitives import stage
+from tinygrad.codegen.primitives.split import split_loop
 from tinygrad.schedule import schedule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -64,6 +66,26 @@ def test_pieces_that_overlap_where_they_read_what_is_written_are_seen(fresh):
   fresh.setattr(share, "may_overlap", lambda stores: True)
   with Context(SPEC=0):  # which sees it as well
     assert "results [0, 1, 2, 3] of 5 threads are others than those of one" in in_orders(Program(2, (written,)), 2)
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_programs_agree_whatever_pays(first):
+  for seed in range(first, first + 4):
+    with drawn_thresholds(seed, "CPU"):
+      assert faults(seed, "CPU", bodies=SMALL) == [], seed
+
+
+def test_rows_that_are_left_of_blocks_are_there_where_blocks_are_drawn(fresh):
+  """All rows of a few elements are one block, else. (Mutant: what is left is dropped.)"""
+
+  def whole_blocks(*args):
+    versions, parts = split_loop(*args)
+    return versions[:1], parts
+
+  fresh.setattr(row_blocks, "split_loop", whole_blocks)
+  assert faults(34, "CPU", bodies=(attended, mixed)) == []
+  with drawn_thresholds(34, "CPU"):
+    assert "the value is" in faults(34, "CPU", bodies=(attended, mixed))[0]
 
 
 def test_what_is_overwritten_while_it_is_read_is_seen(fresh):
