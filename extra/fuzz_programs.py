@@ -4,21 +4,27 @@
     CPU_THREADS=1 python -m extra.fuzz_programs --seed 5061
     python -m extra.fuzz_programs --device EMULATED --capability 9.0 --units 132
     CL_GRID=1 python -m extra.fuzz_programs --small --device CL
+    python -m extra.fuzz_programs --small --orders
+    python -m extra.fuzz_programs --small --thresholds
 
 A program is a product of matrices with what comes before and after it, an attention, a row's softmax, norm or extremum,
 a convolution, a lookup or a running sum, in float64, float32, float16 or bfloat16, and in two of five also its
 gradients. It is computed on a processor, whose scratch memory is not a number before each program, or on an emulated
 CUDA driver (test/runtime/cuda_emulator.py, which needs g++), which notes what a GPU would let pass: races, memory
 beyond its end, barriers that not all threads come to. The oracle is the interpreter (`DEV=PYTHON`) in float64, given
-the same numbers. With --small, programs are those of extra/small_programs.py. Programs with the seeds that follow
---seed run until the time is over; each that fails is printed.
-Exit status: 0 if all agreed, else 1.
+the same numbers. With --small, programs are those of extra/small_programs.py. With --orders, the pieces of kernels run
+on a processor, for one to seven threads, at once and one after another in several orders: the bits are the same, and
+the values those of one thread. With --thresholds, what pays is drawn for each program (extra/thresholds.py), which so
+takes the ways of larger ones. Programs with the seeds that follow --seed run until the time is over; each that fails is
+printed. Exit status: 0 if all agreed, else 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import math
 import random
 import sys
 import time
@@ -28,7 +34,9 @@ from typing import Any
 
 import numpy as np
 
+from extra.orders import ORDERS, eagerly_shared, in_order
 from extra.small_programs import SMALL
+from extra.thresholds import drawn_thresholds
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.dtype import DType
 from tinygrad.helpers import tqdm
@@ -38,12 +46,13 @@ from tinygrad.uop import Ops
 # of a result's greatest magnitude; a sum of a row is as good as its terms
 ROUGH = {dtypes.float64: 1e-11, dtypes.float32: 1e-4, dtypes.float16: 1.2e-2, dtypes.bfloat16: 5e-2}
 TF32 = 5e-2
+THREADS = range(1, 8)
 SIZES = (1, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 80, 96, 100, 127, 128, 130, 160, 192, 200, 256)
 WHOLE = (64, 128, 192, 256)  # of which matrix cores have whole blocks
 POISONED = 4 << 20  # bytes at either end of a thread's scratch memory
 
 Values = list[Tensor]  # of a program's inputs
-Body = Callable[[Values], Tensor]
+Body = Callable[[Values], Tensor | list[Tensor]]
 
 
 class Program:
@@ -51,12 +60,14 @@ class Program:
 
   def __init__(self, seed: int, bodies: Sequence[Callable[[Program], Body]] = ()) -> None:
     self.rng = random.Random(seed)
-    self.trains = False  # what a step of an optimizer leaves has no gradients
+    self.final = False  # what steps of an optimizer leave, places and whole numbers have no gradients
+    self.among: Sequence[float] = ()  # what the inputs' elements are, else normally distributed
+    self.loose = 1.0  # how much rougher it may be, for what is rounded on its way
     self.dtype: DType = self.rng.choice(tuple(ROUGH))
     self.shapes: list[tuple[tuple[int, ...], float]] = []
     self.words: list[str] = [self.dtype.name]
     self.body = self.rng.choice(bodies or BODIES)(self)
-    self.differentiates = self.rng.random() < 0.4 and not self.trains
+    self.differentiates = self.rng.random() < 0.4 and not self.final
     self.tf32 = self.rng.random() < 0.3
 
   def __str__(self) -> str:
@@ -82,11 +93,15 @@ class Program:
 
   def arrays(self, seed: int) -> list[np.ndarray]:
     made = np.random.default_rng(seed)
+    if self.among:
+      return [made.choice(self.among, shape) for shape, _ in self.shapes]
     return [made.standard_normal(shape) * scale for shape, scale in self.shapes]
 
   def results(self, inputs: Values) -> list[Tensor]:
-    """The value, and its gradients, of a cotangent that is drawn."""
+    """The value, and its gradients, of a cotangent that is drawn; or its values, which have none."""
     out = self.body(inputs)
+    if isinstance(out, list):
+      return out
     below = set(out.uop.toposort(lambda u: u.op is not Ops.DETACH))
     targets = [x for x in inputs if x.uop in below]
     if not self.differentiates or not targets or any(not isinstance(n, int) for n in out.shape):
@@ -213,6 +228,15 @@ def poison(device: Any, nbytes: int) -> None:
       ctypes.memset(memory.address + first, 0xFF, nbytes)
 
 
+def difference(x: np.ndarray, y: np.ndarray) -> float:
+  """How far x is from y, of its greatest finite element; whole numbers, and what is not finite, are the same or not."""
+  finite = np.isfinite(y)
+  if not np.array_equal(x[~finite], y[~finite], equal_nan=True) or (y.dtype.kind != "f" and not np.array_equal(x, y)):
+    return math.inf
+  x, y = (some[finite].astype(np.float64) for some in (x, y))
+  return float(np.abs(x - y).max(initial=0)) / max(float(np.abs(y).max(initial=0)), 1e-3)
+
+
 def faults(seed: int, device: str, driver: Any = None, bodies: Sequence[Callable[[Program], Body]] = ()) -> list[str]:
   """What is wrong with a program, if anything."""
   p, out = Program(seed, bodies), list[str]()
@@ -222,19 +246,43 @@ def faults(seed: int, device: str, driver: Any = None, bodies: Sequence[Callable
     poison(Device[device], POISONED)
     Tensor.realize(*found)
     got = [x.numpy() for x in found]
-  exact = [Tensor(x.numpy().astype(np.float64), device="PYTHON") for x in made]
+  exact = [Tensor(x.numpy().astype(np.float64) if dtypes.is_float(x.dtype) else x, device="PYTHON") for x in made]
   want = [x.numpy() for x in p.results(exact)]
-  rough = max(ROUGH[p.dtype], TF32 if p.tf32 else 0)
+  rough = max(ROUGH.get(p.dtype, 0), TF32 if p.tf32 else 0) * p.loose
   for i, (x, y) in enumerate(zip(got, want, strict=True)):
-    what = f"the gradient by input {i - 1}" if i else "the value"
-    error = float(np.abs(x - y).max(initial=0)) / max(float(np.abs(y).max(initial=0)), 1e-3)
+    what = f"the gradient by input {i - 1}" if i and not p.final else f"value {i}" if i else "the value"
     if x.shape != y.shape:
       out.append(f"{what} has shape {x.shape}, not {y.shape}")
-    elif not error <= rough * (3 if i else 1):
+    elif not (error := difference(x, y)) <= rough * (3 if i else 1):
       out.append(f"{what} is {error:.1e} off, of its greatest element")
   if driver is not None:
     out += dict.fromkeys(driver.faults)
     driver.faults.clear()
+  return out
+
+
+def in_orders(p: Program, seed: int) -> list[str]:
+  """What is wrong with its results if the pieces of its kernels run in other orders, by several numbers of threads."""
+  out, alone = list[str](), list[np.ndarray]()
+  made = [Tensor(x, dtype=p.dtype).realize() for x in p.arrays(seed)]
+
+  def computed(threads: int, order: str) -> list[np.ndarray]:
+    with Context(ALLOW_TF32=int(p.tf32), PLAN_CACHE=0, CPU_THREADS=threads), in_order(order):
+      found = p.results(made)
+      poison(Device["CPU"], POISONED)
+      Tensor.realize(*found)
+      return [x.numpy() for x in found]
+
+  with eagerly_shared():
+    for threads in THREADS:
+      first, *others = (computed(threads, order) for order in ORDERS[: None if alone else 1])
+      alone = alone or first
+      rough = max(ROUGH.get(p.dtype, 0), TF32 if p.tf32 else 0) * p.loose * 3
+      if far := [i for i, (x, y) in enumerate(zip(first, alone, strict=True)) if not difference(x, y) <= rough]:
+        out.append(f"results {far} of {threads} threads are others than those of one")
+      for order, other in zip(ORDERS[1:], others):
+        if differing := [i for i, (x, y) in enumerate(zip(first, other, strict=True)) if x.tobytes() != y.tobytes()]:
+          out.append(f"the bits of results {differing} with {threads} threads differ, {order}")
   return out
 
 
@@ -243,7 +291,7 @@ def emulated(capability: str, units: int) -> Any:
   sys.path.insert(0, str(Path(__file__).parents[1] / "test" / "runtime"))
   import cuda_emulator
 
-  driver = cuda_emulator.install(devices=1).driver
+  driver = cuda_emulator.install(devices=2).driver
   major, minor = capability.split(".")
   driver.capability, driver.units, driver.shared = (int(major), int(minor)), units, 227 << 10
   return driver
@@ -277,15 +325,24 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument("--capability", default="9.0", help="of an emulated GPU (9.0)")
   parser.add_argument("--units", type=int, default=132, help="its multiprocessors, by which work is cut (132)")
   parser.add_argument("--small", action="store_true", help="programs of a few elements")
+  parser.add_argument("--orders", action="store_true", help="pieces of kernels in several orders, on a processor")
+  parser.add_argument("--thresholds", action="store_true", help="what pays is drawn for each program")
   asked = parser.parse_args(arguments)
   bodies = SMALL if asked.small else BODIES
   driver = emulated(asked.capability, asked.units) if asked.device == "EMULATED" else None
   done = failed = 0
   for seed in seeds(asked):
     done += 1
-    if found := faults(seed, asked.device, driver, bodies):
+    p = Program(seed, bodies)
+    try:
+      with drawn_thresholds(seed, asked.device) if asked.thresholds else contextlib.nullcontext():
+        found = in_orders(p, seed) if asked.orders else faults(seed, asked.device, driver, bodies)
+    except Exception as e:
+      found = [f"{type(e).__name__}: {e}"]
+    if found:
       failed += 1
-      print(f"--seed {seed} --count 1{' --small' * asked.small}: {Program(seed, bodies)}: {'; '.join(found)}")
+      how = "".join(f" --{name}" for name in ("small", "orders", "thresholds") if getattr(asked, name))
+      print(f"--seed {seed} --count 1{how}: {p}: {'; '.join(found)}")
   print(f"{done} programs from --seed {asked.seed} on {asked.device}, {failed} failed")
   return int(failed > 0)
 

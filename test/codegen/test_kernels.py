@@ -708,6 +708,12 @@ def test_few_neighbours_are_turned_too(few, turned):
   assert max(u.dtype.count for u in linear if u.op is Ops.LOAD) >= min(few, 8)
 
 
+def test_one_column_is_no_square():
+  """What is left of 4097 terms is a block of one: rows of one element were put together as vectors, which LLVM
+  refused."""
+  check(*matmul(33, 64, 4097, b_layout="nk"), rtol=1e-4, atol=1e-3)
+
+
 def test_conditions_are_computed_where_they_are_needed():
   """A reduction in parts, the last of which is not full: a packed copy of its condition would be read by gathers."""
   i, part, r = loop(32, 0), loop(8, 1), reduce(6283, 2)

@@ -5,13 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from extra import fuzz_programs
-from extra.fuzz_programs import AFTER, BODIES, OF_ROWS, Program, faults, main
-from extra.small_programs import AFTERWARDS, ALONG, BEFORE, OPTIMIZERS, REDUCED, SMALL, VIEWS
-from tinygrad.codegen import nests
+from extra import fuzz_programs, small_programs
+from extra.fuzz_programs import AFTER, BODIES, OF_ROWS, Program, difference, faults, in_orders, main
+from extra.orders import ORDERS
+from extra.small_programs import SMALL, attended, mixed, written
+from extra.thresholds import drawn_thresholds
+from tinygrad import Context
+from tinygrad.codegen import nests, row_blocks, share
 from tinygrad.codegen.primitives import stage
+from tinygrad.codegen.primitives.split import split_loop
+from tinygrad.schedule import schedule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 import cuda_emulator
@@ -36,8 +42,58 @@ def test_small_programs_agree_with_the_interpreter(first):
 
 
 def test_all_kinds_of_small_programs_are_drawn():
-  words = " ".join(str(Program(seed, SMALL)) for seed in range(400))
-  assert all(what in words for what in (*VIEWS, *BEFORE, *REDUCED, *AFTERWARDS, *ALONG, *OPTIMIZERS, "gradients"))
+  words = " ".join(str(Program(seed, SMALL)) for seed in range(2000))
+  tables = [x for name, x in vars(small_programs).items() if isinstance(x, dict) and not name.startswith("_")]
+  assert len(tables) == 13 and [kind for table in tables for kind in table if kind not in words] == []
+  assert all(what in words for what in ("gradients", "over two", "conv, tanh", "to some", "int8", "bool", "dim 0.9"))
+
+
+def test_what_is_not_finite_and_whole_numbers_are_the_same_or_not():
+  nan, inf = float("nan"), float("inf")
+  x = np.array([1.0, nan, inf, -inf])
+  assert difference(x, x) == 0 and difference(x + 0.5, x) == 0.5
+  others = [np.array(y) for y in ([1.0, nan, inf, inf], [1.0, nan, 0.0, -inf], [1.0, 0.0, inf, -inf])]
+  assert not any(difference(x, y) < inf or difference(y, x) < inf for y in others)  # some are not a number
+  assert difference(np.array([1, 2]), np.array([1, 3])) == inf
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_pieces_of_kernels_run_in_any_order(first):
+  assert {n: found for n in range(first, first + 4) if (found := in_orders(Program(n, SMALL), n))} == {}
+
+
+def test_pieces_that_overlap_where_they_read_what_is_written_are_seen(fresh):
+  fresh.setattr(share, "may_overlap", lambda stores: True)
+  with Context(SPEC=0):  # which sees it as well
+    assert "results [0, 1, 2, 3] of 5 threads are others than those of one" in in_orders(Program(2, (written,)), 2)
+
+
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_programs_agree_whatever_pays(first):
+  for seed in range(first, first + 4):
+    with drawn_thresholds(seed, "CPU"):
+      assert faults(seed, "CPU", bodies=SMALL) == [], seed
+
+
+def test_rows_that_are_left_of_blocks_are_there_where_blocks_are_drawn(fresh):
+  """All rows of a few elements are one block, else. (Mutant: what is left is dropped.)"""
+
+  def whole_blocks(*args):
+    versions, parts = split_loop(*args)
+    return versions[:1], parts
+
+  fresh.setattr(row_blocks, "split_loop", whole_blocks)
+  assert faults(34, "CPU", bodies=(attended, mixed)) == []
+  with drawn_thresholds(34, "CPU"):
+    assert "the value is" in faults(34, "CPU", bodies=(attended, mixed))[0]
+
+
+def test_what_is_overwritten_while_it_is_read_is_seen(fresh):
+  """By one thread, and by the bits of orders of pieces."""
+  fresh.setattr(schedule, "overwrites_what_it_reads", lambda item: False)
+  assert any(faults(seed, "CPU", bodies=(written,)) for seed in range(4))
+  found = in_orders(Program(4, (written,)), 4)
+  assert all(any(f"threads differ, {order}" in how for how in found) for order in ORDERS[1:-1])
 
 
 def test_blocks_of_a_sum_beyond_its_end_are_seen(fresh):

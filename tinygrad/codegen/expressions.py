@@ -448,11 +448,11 @@ class Values:
     return self.node(Ops.BITCAST, u.dtype.vec(lanes), (self.node(Ops.LOAD, where.dtype, (where,), None, here),))
 
   def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
-    """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not. No copy
-    may have a condition, or memory, of its own."""
+    """The range of several copies, at most as many as lanes, along which memory is contiguous where the lanes are not.
+    No copy may have a condition, or memory, of its own."""
     terms, pointer = self.form(access.src[1]).terms, self.deps(access.src[0])
     alike = self.ups(self.deps(access.src[1]) & ~pointer)
-    found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= min(lanes, abs(step)))
+    found = (r for r in alike if terms.get(r) == 1 and 1 < r.src[0].arg <= min(lanes, abs(step)))
     return next(found, None) if lanes > 1 and len(access.src) == 2 else None
 
   def moved(self, offset: UOp, by: int) -> UOp:
