@@ -16,12 +16,12 @@ from tinygrad import Device
 from tinygrad.codegen import nests, row_blocks
 from tinygrad.codegen.analysis import accesses
 from tinygrad.codegen.heuristics import cpu, gpu
-from tinygrad.codegen.primitives import split as loops
 from tinygrad.helpers import PROCESS
 from tinygrad.numerics import (
   cuts,
   dots,
   idle_blocks,
+  idle_loops,
   layouts,
   own_memory,
   parts,
@@ -31,7 +31,7 @@ from tinygrad.numerics import (
   streaming,
   windows,
 )
-from tinygrad.schedule import fuse, row_groups, row_memory, schedule, split, tile_and_fuse
+from tinygrad.schedule import fuse, row_groups, row_memory, schedule, tile_and_fuse
 
 Values = dict[str, tuple[float, ...]]
 THRESHOLDS: dict[ModuleType, Values] = {
@@ -49,11 +49,10 @@ THRESHOLDS: dict[ModuleType, Values] = {
     "STREAMED": (1, 20, 2000), "WORKERS": (8, 32), "LOOK_BACK": (2, 8), "MOST_MEMBERS": (2, 4, 60),
   },
   row_memory: {"SLOW": (8, 100)},
-  split: {"MANY_BYTES": (16, 256)},
   schedule: {"FAR": (1, 4)},
   row_blocks: {"LEAST": (1, 2, 4, 8), "MOST": (1, 4, 16), "BLOCK_PARTS": (64, 1024)},
   nests: {"WRITTEN_OUT": (1, 4, 16, 256)},
-  loops: {"CHUNK": (1, 2, 4, 16)},
+  idle_loops: {"CHUNK": (1, 2, 4, 16)},
   accesses: {"GATHER": (1.0, 10.0), "TURN": (0.1, 1.0, 50.0), "MAX_ROWS": (2, 3, 4), "INLINE_NODES": (1, 5, 500)},
   cpu: {
     "ACCUMULATORS": (1, 2, 4, 12), "EPILOGUE": (10, 100, 5000), "TOGETHER": (1, 16, 1024), "LONGEST": (1, 4, 40),
@@ -67,8 +66,8 @@ THRESHOLDS: dict[ModuleType, Values] = {
   layouts: {"REUSED": (1, 4, 16)},
   own_memory: {"MOST": (4, 16, 64)},
   parts: {
-    "LARGE": (16, 256, 1024), "LONG": (8, 64), "ROWS": (1, 4, 64), "PARTS": (2, 4, 16), "PART": (2, 16, 64),
-    "JOINED": (2, 3), "COUNTS": (2, 4),
+    "MANY_BYTES": (16, 256), "LARGE": (16, 256, 1024), "LONG": (8, 64), "ROWS": (1, 4, 64), "PARTS": (2, 4, 16),
+    "PART": (2, 16, 64), "JOINED": (2, 3), "COUNTS": (2, 4),
   },
   products: {"MOST": (2, 4)},
   scatter: {"LEAST": (1, 4, 1000), "CHEAP": (0, 32)},
