@@ -5,6 +5,7 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, op, reduce, sink, store
 from test_kernels import matmul, normal
 
+from extra.orders import in_order
 from tinygrad import Tensor, TinyJit
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.share import share_out
@@ -103,3 +104,19 @@ def test_pieces_that_threads_do_not_divide_are_done_once(threads):
     for _ in range(6):
       x = x * 2 + np.sqrt(x)
       np.testing.assert_allclose(step(t).numpy(), x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [257, 301, 333, 515])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_rows_of_two_pieces_have_the_same_bits_from_both(rows, threads):
+  """Pieces of rows that they do not divide overlap; which of two writes last depends on the threads. What is left of a
+  piece beside its blocks of rows was another nest, with sums in another order."""
+  q, k, v = (
+    Tensor(np.random.default_rng(i).standard_normal((1, rows, 32)), dtype="float64").realize() for i in range(3)
+  )
+  found = []
+  for order in ("forwards", "backwards"):
+    with Context(PLAN_CACHE=0, CPU_THREADS=threads), in_order(order):
+      out = q.scaled_dot_product_attention(k, v)
+      found.append([x.numpy().tobytes() for x in (out, *out.gradient(q, k, v, gradient=out))])
+  assert found[0] == found[1]

@@ -16,7 +16,7 @@ from tinygrad.numerics.own_memory import with_accesses
 from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, PieceArg, UOp
 from tinygrad.uop.affine import affine
 from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, iteration_of, iterations, reductions
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
@@ -64,6 +64,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
   # a block of rows to which updates go by index goes through all of these, so it is as large as there is memory for
   places, sizes = {parts[0] for s in stores if (parts := by_index(s.src[1], rows))}, dict[UOp, int]()
+  twice = shared_by_pieces(kernel)
   least = LEAST if (same := [x for s in stores for x in shared_reads(s, rows) if x]) else 1
   touched = BLOCK_PARTS * max(sum(bytes_of_row(indices(stores), rows).values()), 1)
   for r in reversed(rows):
@@ -73,7 +74,8 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
     beside = max((min(ceildiv(LEAST, have), iterations(rest)) for have, rest in outer), default=1)
     take = min(max(min(max(room // touched, least), most) // prod(sizes.values()) // beside, 1), extent(r))
     lanes = target.vector_bytes // 4 if same and r is rows[-1] else 1  # rows are these where all read the same
-    sizes[r] = min(range(take, take // 2, -1), key=lambda d: (vectors(extent(r), d, lanes), extent(r) % d > 0))
+    some = range(take, take // 2, -1) if r not in twice else [d for d in range(take, 0, -1) if extent(r) % d == 0][:1]
+    sizes[r] = min(some, key=lambda d: (vectors(extent(r), d, lanes), extent(r) % d > 0))
   out, ends = list[UOp](), list[UOp]()
 
   def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges) -> None:
@@ -100,6 +102,18 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
 
   blocks(rows, {}, (), ())
   return UOp.sink(*out, *ends)
+
+
+def shared_by_pieces(kernel: UOp) -> set[UOp]:
+  """The loops of pieces (`share_out`) of which some have rows in common: these get the same value from each where all
+  blocks are alike, for in those sums are taken in one order."""
+  found = set[UOp]()
+  for u in kernel.toposort():
+    if u.op is Ops.ADD and (r := next((x for x in u.src if x.op is Ops.RANGE), None)) is not None:
+      first = [x for s in u.src if s is not r and not s.loops for x in s.toposort()]
+      if any(type(x.arg) is PieceArg for x in first) and any(x.op is Ops.MIN for x in first):
+        found.add(r)
+  return found
 
 
 def vectors(n: int, block: int, lanes: int) -> int:

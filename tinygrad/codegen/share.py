@@ -2,7 +2,8 @@
 
 The piece is chosen by a variable, so that one program serves all, as `_device_num` makes one serve all devices; what is
 emitted has fixed lengths. Pieces that do not divide the range overlap: elements computed twice get the same value
-twice. Of more pieces than threads, a thread that comes early or has less to do takes more."""
+twice, for of kernels of rows they are whole blocks of these. Of more pieces than threads, a thread that comes early or
+has less to do takes more."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 
 from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, rereads
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
+from tinygrad.codegen.row_blocks import LEAST as LEAST_ROWS
 from tinygrad.codegen.row_blocks import is_given
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import ceildiv, power_of_two, round_up
 from tinygrad.numerics.idle_loops import parts_of
 from tinygrad.numerics.scatter import by_index
 from tinygrad.uop import Ops, PieceArg, UOp
@@ -24,6 +26,7 @@ PIECES = (8, 4, 2, 1)  # of each thread
 REPEATED = 1.0005  # times the iterations and elements read, at most, for more of them
 UNEVEN = 1.05  # the same, if some have more to do than others
 LEAST = 1 << 13  # accesses and operations of a piece, one vector each
+MORE = 16  # the part of its rows that a piece is longer by, at most, so that it is whole blocks
 PAYS = 0.75  # of the time that the whole kernel takes one thread
 
 
@@ -39,8 +42,11 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   r, pieces = found[0], sharing.pieces(*found, UNEVEN if limits else REPEATED)
   n, length = extent(r), ceildiv(extent(r), pieces)
+  if n % pieces and len(stores) > 1:  # else a row is in a whole block of one piece and in what is left of another
+    length = min(round_up(length, min(power_of_two(length // MORE), LEAST_ROWS)), n)
+    pieces = ceildiv(n, length)
   first = UOp.new(Ops.VARIABLE, dtypes.index, (), PieceArg("_piece", 0, pieces - 1, threads)) * length
-  if n % pieces:
+  if pieces * length > n:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   own = (UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg),) if length > 1 else ()
   moved = own[0] + first if own else first
