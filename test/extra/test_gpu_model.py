@@ -82,6 +82,22 @@ def test_the_products_of_what_blocks_leave_over_are_not_those_of_a_block():
   assert gpu_model.products_of_a_loop(linear) == 64 * 16  # steps of 16, of a tile of 8 x 8; 8 are left over
 
 
+MOVES = {
+  "cat": lambda: gpu_model.empty(4096, 4096).cat(gpu_model.empty(4096, 4096), dim=1),  # an element at a time: 0.43
+  "interpolate": lambda: gpu_model.empty(16, 64, 64, 64).interpolate((128, 128)),  # a group for each column: 0.30
+}
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("name", sorted(MOVES))
+def test_what_moves_elements_takes_as_long_as_memory(name):
+  """(Mutants: the figures beside them.)"""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    ks = gpu_model.kernels_of(MOVES[name])
+  judged = [gpu_model.judge(name, ast, "sm_90a") for ast in ks]
+  assert sum(v.roof for v in judged) >= 0.9 * sum(v.seconds for v in judged)
+
+
 @needs_nvdisasm
 @pytest.mark.parametrize(
   ("arch", "shape", "share"),

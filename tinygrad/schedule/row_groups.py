@@ -30,6 +30,7 @@ SHARED = 4  # times that a byte which is written and read again is worth one tha
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
 MOST_KEPT = 1 << 28  # bytes between kernels of which each does so much that they are no faster as one
 RECOMPUTE_RATIO = 4  # times what it is computed from, from which on a value may be computed once more
+BESIDE = 4  # elements that a thread of a grid reads at once
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 Slots = Sequence[int] | Mapping[int, int]  # the new slot of each
 
@@ -239,13 +240,24 @@ def with_stores(a: Group, b: Group, pairs: Mapping[UOp, UOp]) -> Group:
 
 def has_few_rows(group: Group, target: Target) -> bool:
   """Whether a group of threads a row leaves much of a grid idle, for longer than it takes to launch a kernel. What does
-  not stream has a cluster a row, if its groups hold that in their registers."""
-  groups = rows = iterations(group.rows)
+  not stream has a cluster a row, if its groups hold that in their registers; of rows that lie beside each other,
+  element by element, a group has several."""
+  groups = rows = ceildiv(iterations(group.rows), rows_beside_each_other(group))
   if group.tiled and target.threads:
     loops = [s.src[2:] for s in group.stores] + [f.src[1:] for f in reductions(group.stores)]
     n = ceildiv(max(iterations(r for r in x if r not in group.rows) for x in loops), target.held)
     groups *= n if n <= target.cluster else 1
   return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
+
+
+def rows_beside_each_other(group: Group) -> int:
+  """How many rows what is read at once belongs to, in memory in which a row's own elements lie further apart."""
+  beside = 1
+  for x in group.accesses if group.rows else ():
+    inner = [c for r, c in x.offset.terms.items() if r not in group.rows]
+    if x.nbytes > SMALL and 0 < (step := x.offset.terms.get(group.rows[-1], 0)) < max(inner, default=0):
+      beside = max(beside, BESIDE // step)
+  return beside
 
 
 def fits(group: Group, cache: int) -> bool:
