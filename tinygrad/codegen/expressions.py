@@ -495,7 +495,7 @@ class Values:
 
   def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[list[Env], int]:
     """(the environments of the elements of an aligned vector that may be accessed at once, under one condition for all
-    of it; which of them this is)"""
+    of it, in the order of memory; which of them this is)"""
     form = self.form(where.src[1])
     for lane in self.ups(self.deps(where.src[1])) if self.scalars and not is_own(where.src[0]) else ():
       count, bit = extent(lane), self.bits[lane]
@@ -503,12 +503,14 @@ class Values:
       apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
       if lane not in env or n < 2 or count % n or apart:
         continue
-      if form.terms.get(lane) != 1 or any(x is not lane and self.deps(x) & bit for x in form.terms):
+      step = form.terms.get(lane, 0)
+      if abs(step) != 1 or any(x is not lane and self.deps(x) & bit for x in form.terms):
         continue
       rest = self.resolve(Affine(form.const, {x: c for x, c in form.terms.items() if x is not lane}), env)
-      if rest.const % n == 0 and all(c % n == 0 for c in rest.terms.values()):
-        nth = env[lane] % n
-        return [{**env, lane: env[lane] - nth + i} for i in range(n)], nth
+      order = range(n)[::step]
+      if (rest.const + step * order[0]) % n == 0 and all(c % n == 0 for c in rest.terms.values()):
+        first, nth = divmod(env[lane], n)
+        return [{**env, lane: first * n + i} for i in order], order.index(nth)
     return [env], 0
 
   # ---- scopes
