@@ -65,7 +65,8 @@ def test_pieces_of_kernels_run_in_any_order(first):
 def test_pieces_that_overlap_where_they_read_what_is_written_are_seen(fresh):
   fresh.setattr(share, "may_overlap", lambda stores: True)
   with Context(SPEC=0):  # which sees it as well
-    assert "results [0, 1, 2, 3] of 5 threads are others than those of one" in in_orders(Program(2, (written,)), 2)
+    found = in_orders(Program(2, (written,)), 2)
+  assert any(x.endswith(" of 5 threads are others than those of one") for x in found)
 
 
 @pytest.mark.parametrize("first", range(0, 16, 4))

@@ -111,8 +111,12 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
 
 def same_for_copies(kernel: UOp) -> UOp:
   """Comparisons of what is in registers in normal form: 4·o + i < 4096 is o < 1024, so all i are accessed at once."""
-  found = (u for u in kernel.toposort() if u.op is Ops.CMPLT and u.src[0].dtype is dtypes.index)
-  mapping = {u: v for u in found if any(r.arg[1] in IN_REGISTERS for r in u.loops) and (v := simplify(u)) is not u}
+  mapping = dict[UOp, UOp]()
+  for u in kernel.toposort():
+    if u.op is Ops.CMPLT and u.src[0].dtype is dtypes.index and any(r.arg[1] in IN_REGISTERS for r in u.loops):
+      v = simplify(u)
+      if v.loops < u.loops:  # a loop whose end would be written otherwise is another
+        mapping[u] = v
   return substitute(kernel, mapping) if mapping else kernel
 
 
