@@ -221,7 +221,7 @@ def test_memory_that_begins_within_a_line(dtype):
     out[:] = 0
 
 
-@pytest.mark.parametrize(("end", "seldom"), [(3, True), (60, True), (1000, False)])
+@pytest.mark.parametrize(("end", "seldom"), [(3, True), (61, True), (1000, False)])
 def test_what_lanes_seldom_read_is_read_if_any_does(end, seldom, monkeypatch):
   """As the row's end that `roll` brings to its front, where that loop is not cut, as a thread's share is not. (Mutant:
   it is read if no lane needs it.)"""
