@@ -20,8 +20,8 @@ class Buffer:
   """The memory of one value in one placement; each device's part is allocated on first use.
 
   `shape` is the logical shape (upper bounds of symbolic dims). `handles[i]` is the memory of device i of the placement.
-  `passing`: what is in it means nothing once the run that wrote it is over. `lent`: its bytes are an array's, so
-  that other memory may have them, too.
+  `passing`: what is in it means nothing once the run that wrote it is over. `lent`: its bytes are an array's, or
+  those of its parts, so that other memory may have them, too.
   """
 
   device: Placement
@@ -82,7 +82,7 @@ class Buffer:
     return self.handles[i if i < len(self.handles) else 0]
 
   def overlaps(self, other: Buffer) -> bool:
-    """Whether the two have bytes in common, as only what is `lent` has with another."""
+    """Whether the two have bytes in common, as only what is `lent` has, with what is, too."""
     mine, others = (
       [memory for d, h in zip(m.devices, m.handles) if (memory := Device[d].view(h)) is not None] for m in (self, other)
     )

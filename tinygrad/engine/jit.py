@@ -243,7 +243,8 @@ class Captured:
     """Which of them, by number, have bytes in common with which others, or with which memory of the step's own."""
     given = list(enumerate(map(buffer_of, inputs)))
     others: list[tuple[int | Buffer, Buffer]] = [*given, *((m, m) for m in self.every.values())]
-    return [(i, j) for i, m in given if m.lent for j, other in others if other is not m and m.overlaps(other)]
+    lent = [(j, m) for j, m in others if m.lent]
+    return [(i, j) for i, m in given if m.lent for j, other in lent if other is not m and m.overlaps(other)]
 
   def renew(self, given: Sequence[Any], first: int) -> None:
     """Replaces memory, from number `first` on, where other is given."""

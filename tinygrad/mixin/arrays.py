@@ -82,7 +82,7 @@ def host_blocks(u: UOp) -> dict[Box, Any]:
 def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> UOp:
   """A BUFFER of `shape` whose block on device i is `parts[i]`, a BUFFER: its very memory if that lies there and the
   block is full, else a copy."""
-  whole = Buffer(placement, shape, parts[0].dtype)
+  whole = Buffer(placement, shape, parts[0].dtype, lent=True)
   blocks: list[Buffer] = []
   for name, part in zip(placement.devices, parts, strict=True):
     block = buffer_of(part)
