@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tinygrad.codegen.analysis.accesses import rereads
-from tinygrad.codegen.row_blocks import is_given
+from tinygrad.codegen.row_blocks import begins_piece, is_given
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.dtype import DType, dtypes
 from tinygrad.numerics.idle_loops import parts_of
-from tinygrad.uop import GroupOp, Ops, PieceArg, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.affine import affine
 from tinygrad.uop.spec import SpecError
 
@@ -46,8 +46,7 @@ def check_limits(kernel: UOp) -> None:
   stores, limits = parts_of(kernel)
   both = rereads(stores)
   for where in (s.src[0] for s in stores if s.src[0].src[0] in both and is_given(s.src[0].src[0])):
-    firsts = (x for x in affine(where.src[1], {}).terms if x.op is Ops.MIN)
-    if any(isinstance(v.arg, PieceArg) for x in firsts for v in x.variables()):
+    if any(map(begins_piece, affine(where.src[1], {}).terms)):
       raise SpecError(f"kernel: pieces overlap, and slot {where.src[0].arg.slot} is read and written")
   loops = {u for s in stores for u in s.toposort() if u.op is Ops.RANGE}
   for r in (x.src[0] for x in limits):

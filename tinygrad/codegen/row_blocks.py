@@ -17,7 +17,7 @@ from tinygrad.numerics.products import step_reads
 from tinygrad.numerics.scatter import by_index
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, PieceArg, UOp
-from tinygrad.uop.affine import affine
+from tinygrad.uop.affine import Affine, affine
 from tinygrad.uop.loops import LoopIds, all_rows, extent, fold_ranges, iteration_of, iterations, reductions
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -104,15 +104,19 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
   return UOp.sink(*out, *ends)
 
 
+def begins_piece(x: UOp) -> bool:
+  """Whether it is where a piece begins that has rows in common with the one before it (`share_out`)."""
+  return x.op is Ops.MIN and any(isinstance(v.arg, PieceArg) for v in x.variables())
+
+
 def shared_by_pieces(kernel: UOp) -> set[UOp]:
-  """The loops of pieces (`share_out`) of which some have rows in common: these get the same value from each where all
-  blocks are alike, for in those sums are taken in one order."""
-  found = set[UOp]()
+  """The loops of such pieces: rows that two have in common get the same value from each where all blocks are alike, for
+  in those sums are taken in one order."""
+  found, memo = set[UOp](), dict[UOp, Affine]()
   for u in kernel.toposort():
-    if u.op is Ops.ADD and (r := next((x for x in u.src if x.op is Ops.RANGE), None)) is not None:
-      first = [x for s in u.src if s is not r and not s.loops for x in s.toposort()]
-      if any(type(x.arg) is PieceArg for x in first) and any(x.op is Ops.MIN for x in first):
-        found.add(r)
+    if u.op is Ops.ADD and u.dtype is dtypes.index and any(map(begins_piece, terms := affine(u, memo).terms)):
+      loops = [x for x in terms if x.op is Ops.RANGE]
+      found.update(loops if len(loops) == len(terms) - 1 == 1 else ())
   return found
 
 
