@@ -87,6 +87,11 @@ class Program:
   def size(self) -> int:
     return int(self.pick(*WHOLE) if self.rng.random() < 0.5 else self.pick(*SIZES))
 
+  @property
+  def rough(self) -> float:
+    """How far a value may be from the exact one, of its greatest element."""
+    return max(ROUGH.get(self.dtype, 0), TF32 if self.tf32 else 0) * self.loose
+
   def input(self, *shape: int, scale: float = 1.0) -> int:
     self.shapes.append((shape, scale))
     return len(self.shapes) - 1
@@ -248,12 +253,11 @@ def faults(seed: int, device: str, driver: Any = None, bodies: Sequence[Callable
     got = [x.numpy() for x in found]
   exact = [Tensor(x.numpy().astype(np.float64) if dtypes.is_float(x.dtype) else x, device="PYTHON") for x in made]
   want = [x.numpy() for x in p.results(exact)]
-  rough = max(ROUGH.get(p.dtype, 0), TF32 if p.tf32 else 0) * p.loose
   for i, (x, y) in enumerate(zip(got, want, strict=True)):
     what = f"the gradient by input {i - 1}" if i and not p.final else f"value {i}" if i else "the value"
     if x.shape != y.shape:
       out.append(f"{what} has shape {x.shape}, not {y.shape}")
-    elif not (error := difference(x, y)) <= rough * (3 if i else 1):
+    elif not (error := difference(x, y)) <= p.rough * (3 if i else 1):
       out.append(f"{what} is {error:.1e} off, of its greatest element")
   if driver is not None:
     out += dict.fromkeys(driver.faults)
@@ -277,8 +281,7 @@ def in_orders(p: Program, seed: int) -> list[str]:
     for threads in THREADS:
       first, *others = (computed(threads, order) for order in ORDERS[: None if alone else 1])
       alone = alone or first
-      rough = max(ROUGH.get(p.dtype, 0), TF32 if p.tf32 else 0) * p.loose * 3
-      if far := [i for i, (x, y) in enumerate(zip(first, alone, strict=True)) if not difference(x, y) <= rough]:
+      if far := [i for i, (x, y) in enumerate(zip(first, alone, strict=True)) if not difference(x, y) <= 3 * p.rough]:
         out.append(f"results {far} of {threads} threads are others than those of one")
       for order, other in zip(ORDERS[1:], others):
         if differing := [i for i, (x, y) in enumerate(zip(first, other, strict=True)) if x.tobytes() != y.tobytes()]:
