@@ -126,6 +126,22 @@ def test_attention_of_float32_reaches_much_of_what_arithmetic_units_have(width, 
   assert gpu_model.judge("attention", ast, "sm_90a").share >= share
 
 
+def few_rows(kind, heads=12, length=1024, gradients=False):
+  """Attention with as many queries as one text has."""
+  q, k, v, g = (gpu_model.empty(1, heads, length, 64, dtype=kind) for _ in range(4))
+  out = q.scaled_dot_product_attention(k, v)
+  return (out, *out.gradient(q, k, v, gradient=g)) if gradients else out
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize(("gradients", "most"), [(False, 10e-6), (True, 70e-6)])
+def test_attention_of_few_rows_multiplies_on_cores_of_four_warps(gradients, most):
+  """Groups of fewer rows would each copy all keys. (Mutant: as many groups as keep the device busy, 28 and 227 us.)"""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    ks = gpu_model.kernels_of(lambda: few_rows(dtypes.bfloat16, gradients=gradients))
+  assert sum(gpu_model.judge("attention", ast, "sm_90a").seconds for ast in ks) <= most
+
+
 def test_what_goes_through_local_memory_and_waits_is_counted():
   names = ["LDG.E.128 R4, [R2]", "STS.128 [R8], R4", "BAR.SYNC 0x0", "LDSM.16.M88.4 R4, [R9]", "LDS.64 R4, [R9]"]
   lines = [f"        /*00{i}0*/                   {name} ;" for i, name in enumerate(names, 4)]

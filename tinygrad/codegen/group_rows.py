@@ -93,7 +93,10 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     most = 2 * late.m if late is not None and pairs else min(most, fit, SQUARE * MOST_COPIES)
     if core is not None and extent(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
       (down, _, _), (across, _, _) = core.d.lanes
-      return Team(max(most, core.m), max(most, core.m) // core.m * down, across, target.scratch * pairs)
+      # as many as the widest cores take of what a group has copied: fewer would only have it copied for each
+      least = late.m if late is not None and late.m <= min(fit, extent(rows[-1])) else core.m
+      most = max(most, least)
+      return Team(most, most // core.m * down, across, target.scratch * pairs)
     return Team(most, min(most, SQUARE), SQUARE)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
