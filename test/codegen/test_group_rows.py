@@ -297,6 +297,11 @@ def test_maxima_that_change_on_the_way(number, whole):
   agrees(scores.softmax() @ v, softmax(s) @ w, given)
 
 
+def all_there_are(rows, most, *_):
+  """Of rows a group has as many as it may."""
+  return most
+
+
 ON_CORES = replace(EAGER, scratch=100 << 10, cores=(F16,))
 
 
@@ -315,7 +320,7 @@ def weighted(rows, keys, wide, heads=1):
 @pytest.mark.parametrize(("rows", "keys", "wide", "products"), [(40, 64, 32, 16), (32, 128, 32, 32)])
 def test_products_of_a_group_run_on_cores(rows, keys, wide, products, whole, monkeypatch):
   """Both of them, in one kernel; of rows that are not there, too."""
-  monkeypatch.setattr(Target, "busy", 256)
+  monkeypatch.setattr(group_rows, "team_rows", all_there_are)
   out, want, given = weighted(rows, keys, wide)
   (got,), (kernel,) = run([out], ON_CORES, given)
   assert sum(u.op is Ops.MMA for u in lower_kernel(kernel, ON_CORES)) == products
@@ -331,7 +336,7 @@ def test_what_cores_take_is_kept_as_narrow_as_it_is(whole):
 
 def test_what_a_lane_writes_the_others_have_read(whole, monkeypatch):
   """Of a row's total so far, when they have met to add to it."""
-  monkeypatch.setattr(Target, "busy", 256)
+  monkeypatch.setattr(group_rows, "team_rows", all_there_are)
   monkeypatch.setattr(own_memory, "MOST", 0)  # of which each has one of its own otherwise
   out, _, given = weighted(64, 128, 32)
   monkeypatch.setattr(linearize.Linearizer, "read_first", lambda *_: None)
@@ -340,7 +345,7 @@ def test_what_a_lane_writes_the_others_have_read(whole, monkeypatch):
 
 
 def test_fragments_of_another_core_are_seen_in_a_group(whole, monkeypatch):
-  monkeypatch.setattr(Target, "busy", 256)
+  monkeypatch.setattr(group_rows, "team_rows", all_there_are)
   out, want, given = weighted(32, 64, 32)
   real = tensorize.elements_of_lane
   turned = replace(F16.a, lanes=F16.a.lanes[::-1])
@@ -351,7 +356,7 @@ def test_fragments_of_another_core_are_seen_in_a_group(whole, monkeypatch):
 
 def test_what_stays_in_local_memory_lies_right_behind_the_rest(whole, monkeypatch):
   """A group takes what it needs, however much there is."""
-  monkeypatch.setattr(Target, "busy", 256)
+  monkeypatch.setattr(group_rows, "team_rows", all_there_are)
   (kernel,) = kernels_of(weighted(64, 128, 32)[0], target=ON_CORES)
   ends = {
     max(u.arg[0] + u.arg[2] for u in lower_kernel(kernel, replace(ON_CORES, scratch=n << 10)) if u.op is Ops.SCRATCH)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from sass import ARCHS, has, machine_code, needs_nvdisasm
 from test_grid import Race
-from test_group_rows import ON_CORES, kernels_of, run, weighted, whole  # noqa: F401 a fixture
+from test_group_rows import ON_CORES, all_there_are, kernels_of, run, weighted, whole  # noqa: F401 a fixture
 
 from extra import gpu_model
-from tinygrad.codegen import linearize, lower, lower_kernel, nests
-from tinygrad.device import Target
+from tinygrad.codegen import group_rows, linearize, lower, lower_kernel, nests
 from tinygrad.device.cores import EIGHT_ROWS, F16
 from tinygrad.dtype import dtypes
 from tinygrad.numerics import own_memory
@@ -28,7 +27,7 @@ COPIES = UOp.new(Ops.RANGE, dtypes.index, (index(4),), (2, AxisKind.UPCAST))
 @pytest.fixture
 def few(monkeypatch):
   """Threads enough for several rows a group."""
-  monkeypatch.setattr(Target, "busy", 256)
+  monkeypatch.setattr(group_rows, "team_rows", all_there_are)
 
 
 def attention_is_right(shape=(32, 128, 32), target=WARPS):

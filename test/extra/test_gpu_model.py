@@ -142,6 +142,21 @@ def test_attention_of_few_rows_multiplies_on_cores_of_four_warps(gradients, most
   assert sum(gpu_model.judge("attention", ast, "sm_90a").seconds for ast in ks) <= most
 
 
+@needs_nvdisasm
+@pytest.mark.parametrize(
+  ("kind", "heads", "length", "gradients", "most"),
+  [
+    (dtypes.float32, 12, 1024, False, 90e-6),  # as many groups as keep the device busy: 122 us
+    (dtypes.float32, 8, 2048, False, 215e-6),  # 324 us
+  ],
+)
+def test_attention_of_few_rows_keeps_all_multiprocessors_at_work(kind, heads, length, gradients, most):
+  """By groups of as many rows as are done first. (Mutants: the figures beside them.)"""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    ks = gpu_model.kernels_of(lambda: few_rows(kind, heads, length, gradients))
+  assert sum(gpu_model.judge("attention", ast, "sm_90a").seconds for ast in ks) <= most
+
+
 def test_what_goes_through_local_memory_and_waits_is_counted():
   names = ["LDG.E.128 R4, [R2]", "STS.128 [R8], R4", "BAR.SYNC 0x0", "LDSM.16.M88.4 R4, [R9]", "LDS.64 R4, [R9]"]
   lines = [f"        /*00{i}0*/                   {name} ;" for i, name in enumerate(names, 4)]

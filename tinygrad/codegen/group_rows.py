@@ -17,9 +17,9 @@ from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
 from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices
 from tinygrad.device import Target
-from tinygrad.device.cores import REGISTERS, Core
+from tinygrad.device.cores import HIDDEN, REGISTERS, Core
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import NOOPT, power_of_two, round_up
+from tinygrad.helpers import NOOPT, ceildiv, power_of_two, round_up
 from tinygrad.numerics.idle_blocks import blocks_of_rows
 from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -29,6 +29,7 @@ from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, shared_r
 
 PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
+WARP = 32  # threads
 BESIDE, THREAD = 24, 255  # registers of a thread beside what it holds of rows, and at most
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
 
@@ -89,15 +90,17 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
     cores = {core.late: core for f in reductions(stores) for core, _, _ in on_core(f, target)}
     late, core = cores.get(True), cores.get(False)
     pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
-    fit = power_of_two(target.scratch // 2 // memory)
-    most = 2 * late.m if late is not None and pairs else min(most, fit, SQUARE * MOST_COPIES)
-    if core is not None and extent(rows[-1]) >= core.m:  # as its lanes hold fragments of what it gives
-      (down, _, _), (across, _, _) = core.d.lanes
-      # as many as the widest cores take of what a group has copied: fewer would only have it copied for each
-      least = late.m if late is not None and late.m <= min(fit, extent(rows[-1])) else core.m
-      most = max(most, least)
-      return Team(most, most // core.m * down, across, target.scratch * pairs)
-    return Team(most, min(most, SQUARE), SQUARE)
+    fit = min(power_of_two(target.scratch // 2 // memory), power_of_two(extent(rows[-1])), SQUARE * MOST_COPIES)
+    if core is None or extent(rows[-1]) < core.m:
+      return Team(most := team_rows(iterations(rows), fit, 1, target), min(most, SQUARE), SQUARE)
+    if late is not None and pairs:
+      most = 2 * late.m
+    elif late is not None and late.m <= fit:  # fewer would only have what a group has copied copied for each
+      most = late.m
+    else:
+      most = team_rows(iterations(rows), max(fit, core.m), core.m, target)
+    (down, _, _), (across, _, _) = core.d.lanes  # lanes hold fragments of what it gives
+    return Team(most, most // core.m * down, across, target.scratch * pairs)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.given]
@@ -109,6 +112,18 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
   enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
   lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
+
+
+def team_rows(rows: int, most: int, least: int, target: Target) -> int:
+  """How many rows a group has, with which the multiprocessor that has the most groups is done first: more of them read
+  less often what all rows need, fewer leave more groups, whose warps hide each other's latency."""
+
+  def cycles(mine: int) -> float:
+    groups, threads = ceildiv(rows, mine), SQUARE * min(mine, SQUARE) if least == 1 else mine // least * WARP
+    waits = max(HIDDEN * WARP * target.units / (groups * threads), 1)
+    return float(ceildiv(groups, target.units) * mine * (1 + SQUARE / max(mine, SQUARE)) * waits)
+
+  return min((most >> n for n in range(most.bit_length()) if most >> n >= least), key=cycles)
 
 
 def teams_at_once(stores: Sequence[UOp], rows: Ranges, core: Core) -> int:
