@@ -72,7 +72,7 @@ THRESHOLDS: dict[ModuleType, Values] = {
   products: {"MOST": (2, 4)},
   scatter: {"LEAST": (1, 4, 1000), "CHEAP": (0, 32)},
   split_sums: {"LEAST_ROWS": (1, 4), "LEAST": (2, 16), "LAUNCH": (16, 1 << 12)},
-  streaming: {"SWEEPS": (1, 4)},
+  streaming: {"SWEEPS": (1, 4), "LONG": (64, 128)},
   windows: {"FEW_TERMS": (1, 8, 1000)},
 }  # fmt: skip
 OF_TARGETS: Values = {"cache": (256, 1024, 4096, 1 << 14), "intensity": (1, 10, 1000), "few_rows": (0, 4)}

@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_grid import simulate
-from test_group_rows import GRID, Computer, from_zero, softmax, without_growth
+from test_grid import Race, simulate
+from test_group_rows import GRID, Computer, from_zero, run, softmax, without_growth
+from test_idle_blocks import MASKS, everything
+from test_idle_blocks import arrays as of_attention
+from test_idle_blocks import attended as attention
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.codegen import lower, lower_kernel
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
-from tinygrad.numerics import streaming
+from tinygrad.numerics import split_sums, streaming
 from tinygrad.runtime import cl
 from tinygrad.schedule import row_groups, tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
@@ -109,6 +112,71 @@ def test_reductions_of_every_kind_have_pieces(at, short):
     got, kernels = on_grid(lambda t, p, make=make: make(t[:, : p + 1]), [x], at)
     np.testing.assert_allclose(got, want.reshape(got.shape), rtol=1e-4, atol=1e-5)
     assert len(kernels) == 2
+
+
+@pytest.fixture
+def long(monkeypatch):
+  """Rows that stream in short blocks have pieces of two of these, which pay for little; what is quadratic in the length
+  is computed again. Functions are as they stand in the kernel."""
+  monkeypatch.setattr(streaming, "BLOCKS", (4,))
+  monkeypatch.setattr(streaming, "LONG", 8)
+  for name, n in (("LAUNCH", 1), ("BALANCE", 1), ("ROWS", 4)):
+    monkeypatch.setattr(split_sums, name, n)
+  monkeypatch.setattr(tile_and_fuse, "RECOMPUTE_ON_GRID", 1 << 8)
+  monkeypatch.setattr(lower, "decompose_stores", lambda kernel, target: kernel)
+
+
+MASKED = {**MASKS, "everything": everything}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_rows_that_stream_have_pieces_that_stream(name, long):
+  assert attention(MASKED[name], of_attention()) == 2
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_each_sweep_of_theirs_is_a_kernel(name, long):
+  """Forward two, for keys and for values two each, and for queries three: two sweeps, and what the last amounts to."""
+  assert attention(MASKED[name], of_attention(), True) == 9
+
+
+def test_a_third_sweep_has_the_totals_of_both_before_it(long, monkeypatch):
+  monkeypatch.setattr(streaming, "SWEEPS", 3)
+  q, k, v = of_attention()[:3]
+  tensors = [Tensor(x).to("CPU").realize() for x in (q, k, v)]
+  w = (tensors[0] @ tensors[1].T).softmax().contiguous()
+  a = (w * (w - (w * w).sum(1, keepdim=True))).contiguous()
+  out = (a * w * (a - (a * w).sum(1, keepdim=True))) @ tensors[2]
+  (got,), kernels = run(
+    [out], replace(FEW, group=256, intensity=1), {t.uop.base: x for t, x in zip(tensors, (q, k, v))}
+  )
+  w = softmax(q.astype(np.float64) @ k.T)
+  a = w * (w - (w * w).sum(1, keepdims=True))
+  want = (a * w * (a - (a * w).sum(1, keepdims=True))) @ v
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-3, atol=1e-6)
+  assert len(kernels) == 4
+
+
+@pytest.mark.parametrize("rows", [10, 22])
+def test_rows_that_are_no_whole_groups(rows, long):
+  attention(everything, of_attention(rows))
+  attention(everything, of_attention(rows), rows > 16)
+
+
+def of_one_piece(patch):
+  patch.setattr(streaming.InPieces, "totals", lambda self: {f: self.final(f) for f in self.sums})
+
+
+@pytest.mark.parametrize("mutant", [without_growth, of_one_piece])
+def test_a_mutant_of_what_pieces_know_of_one_another_is_seen(mutant, long, monkeypatch):
+  mutant(monkeypatch)
+  with pytest.raises((AssertionError, Race)):
+    test_each_sweep_of_theirs_is_a_kernel("everything", None)
+
+
+def test_rows_that_keep_multiprocessors_busy_stream_whole(long, monkeypatch):
+  monkeypatch.setattr(split_sums, "LAUNCH", 1 << 23)
+  assert attention(everything, of_attention(), True) == 4
 
 
 def all_exist(patch):

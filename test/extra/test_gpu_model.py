@@ -146,12 +146,15 @@ def test_attention_of_few_rows_multiplies_on_cores_of_four_warps(gradients, most
 @pytest.mark.parametrize(
   ("kind", "heads", "length", "gradients", "most"),
   [
+    (dtypes.bfloat16, 1, 4096, False, 12e-6),  # in one piece: 40 us
+    (dtypes.bfloat16, 1, 4096, True, 75e-6),  # 199 us
+    (dtypes.float32, 1, 4096, False, 120e-6),  # 147 us
     (dtypes.float32, 12, 1024, False, 90e-6),  # as many groups as keep the device busy: 122 us
     (dtypes.float32, 8, 2048, False, 215e-6),  # 324 us
   ],
 )
 def test_attention_of_few_rows_keeps_all_multiprocessors_at_work(kind, heads, length, gradients, most):
-  """By groups of as many rows as are done first. (Mutants: the figures beside them.)"""
+  """By pieces of its keys, and groups of as many rows as are done first. (Mutants: the figures beside them.)"""
   with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
     ks = gpu_model.kernels_of(lambda: few_rows(kind, heads, length, gradients))
   assert sum(gpu_model.judge("attention", ast, "sm_90a").seconds for ast in ks) <= most

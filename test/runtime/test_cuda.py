@@ -22,7 +22,7 @@ from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
-from tinygrad.numerics import streaming
+from tinygrad.numerics import split_sums, streaming
 from tinygrad.renderer import mma
 from tinygrad.runtime import cuda, queues
 from tinygrad.schedule import row_groups, tile_and_fuse
@@ -1141,6 +1141,18 @@ def test_gradients_of_wide_heads_on_cores_of_four_warps(module, lazy):
   assert attended("float16", 1e-2, True, 256, 128, 4)[0] == 4
   calls = [re.findall(r"^ +mma_(wgmma|m16)", s, re.M) for s in [*cuda_emulator._compiled][before:]]
   assert [len(x) for x in calls if x] == [5, 14, 8, 5] and {x for some in calls for x in some} == {"wgmma"}
+
+
+@pytest.mark.parametrize(
+  ("kind", "error", "causal"),
+  [("float32", 1e-5, True), ("bfloat16", 8e-2, False), ("float16", 1e-2, True)],
+)
+def test_attention_of_one_head_in_pieces(module, lazy, monkeypatch, kind, error, causal):
+  """Each sweep of its gradients, too, in two halves, of which each streams."""
+  for name, n in {"LAUNCH": 1, "BALANCE": 1, "BALANCE_OF_CORES": 1, "ROWS": 256, "ROWS_OF_CORES": 256}.items():
+    monkeypatch.setattr(split_sums, name, n)
+  monkeypatch.setattr(streaming, "LONG", 128)
+  assert attended(kind, error, causal, 256, 64, 1)[0] == 9
 
 
 def groups_of(linears):

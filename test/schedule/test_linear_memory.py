@@ -12,7 +12,7 @@ from tinygrad.codegen import linearize, lower_kernel
 from tinygrad.codegen.heuristics import gpu
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
-from tinygrad.numerics import streaming
+from tinygrad.numerics import split_sums, streaming
 from tinygrad.renderer import cstyle
 from tinygrad.schedule import tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
@@ -52,12 +52,24 @@ def test_memory_is_linear_in_the_length(arch, kind, causal):
     assert scheduled(length, kind, causal, True, arch) == (4, STATISTICS * HEADS * length)
 
 
-@pytest.mark.parametrize("shape", [(8,), (2, 12), (64, 16)])
+@pytest.mark.parametrize("shape", [(16,), (2, 12), (64, 16)])
 def test_whatever_batches_and_heads_there_are(shape):
   heads = 1
   for n in shape:
     heads *= n
   assert scheduled(1024, dtypes.bfloat16, width=128, shape=shape) == (4, STATISTICS * heads * 1024)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_few_rows_have_pieces_of_which_there_is_as_much_whatever_the_length(arch, kind, causal):
+  """What pieces amount to is of no more rows than two turns of all multiprocessors have."""
+  most = 2 * GPUS[arch].units * split_sums.ROWS_OF_CORES * (WIDTH + 2) * 4
+  for length in (2560, 3072):
+    assert [scheduled(length, kind, causal, x, arch, shape=(1,))[0] for x in (False, True)] == [2, 9]
+    for gradients in (False, True):
+      assert scheduled(length, kind, causal, gradients, arch, shape=(1,))[1] <= 4 * most + STATISTICS * length
 
 
 @pytest.mark.parametrize("width", [64, 80, 96, 128, 256])

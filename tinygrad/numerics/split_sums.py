@@ -17,6 +17,7 @@ from tinygrad.uop.rewrite import substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
 LEAST_ROWS = 16  # of a product that has parts
+ROWS, ROWS_OF_CORES = 64, 128  # that stream, each beside others that need the same elements: a multiprocessor's
 MOST_ROWS, FEW = 32, 64  # rows by which a matrix is read once, if it has so many times as many elements
 LEAST = 256  # terms of a part,
 WHOLE = 64  # of which matrix cores take a multiple
@@ -33,11 +34,7 @@ class CutTerms(NamedTuple):
 
 def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   """In which parts the terms of a store's only reduction are taken on `units` multiprocessors, with matrix cores or
-  not; None: in one.
-
-  What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it, and
-  P results of each are written and read: so P is the square root of what the one is of the other. Where half of the
-  multiprocessors have a block as it is, it is one kernel."""
+  not; None: in one."""
   folds = reductions((store,))
   if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
     return None
@@ -45,9 +42,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   if not all(map(static, loops)) or (task := task_of(f, cores)) is None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
-  if (alone := task.work * units // task.blocks) < 2 * LAUNCH or 2 * task.blocks > units:
-    return None
-  most = min(math.isqrt(alone // (2 * results * f.dtype.itemsize)), 2 * units // task.blocks, terms // LEAST)
+  most = min(task.parts(results * f.dtype.itemsize, units), terms // LEAST)
   cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f, task.narrow)) > 1)
   return max(cuts, key=lambda c: c.parts, default=None)
 
@@ -59,6 +54,22 @@ class Task(NamedTuple):
   blocks: int
   work: int
   narrow: bool = False
+
+  def parts(self, nbytes: int, units: int) -> int:
+    """How many there should be, at most, of what has results of so many bytes.
+
+    What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it,
+    and P results of each are written and read: so P is the square root of what the one is of the other. Where half of
+    the multiprocessors have a block as it is, it is one kernel."""
+    if (alone := self.work * units // self.blocks) < 2 * LAUNCH or 2 * self.blocks > units:
+      return 1
+    return min(math.isqrt(alone // (2 * nbytes)), 2 * units // self.blocks)
+
+  @staticmethod
+  def of_rows(rows: int, operations: int, narrow: bool) -> Task:
+    """Of rows that stream, each beside others that need the same elements."""
+    here, balance = (ROWS_OF_CORES, BALANCE_OF_CORES) if narrow else (ROWS, BALANCE)
+    return Task(ceildiv(rows, here), operations // balance, narrow)
 
 
 def task_of(f: UOp, cores: bool) -> Task | None:

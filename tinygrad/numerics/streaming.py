@@ -26,6 +26,7 @@ Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) wher
 BLOCKS = (64, 32, 16)  # elements
 ROOM, SHORT = 1250, 32  # bytes of a row that matrix cores keep in registers; the block that is short enough for any
 LEAST, MOST = 32, 128  # elements of a piece
+LONG = 256  # at least, of one that streams
 SWEEPS = 2  # through all elements, at most
 
 
@@ -165,8 +166,8 @@ class Stream:
     """Another sweep, in which totals so far are complete, as far as the stores `before` go."""
     if not self.sums or len(self.swept) + 1 == SWEEPS:
       raise Unstreamable
-    self.complete |= {f: self.final(f) for f in self.sums}
-    self.swept.append([*self.begin, *self.within])
+    self.complete |= self.totals()
+    self.swept.append(self.sweep())
     self.block, self.step = self.ids.like((self.block, self.step)).values()
     self.at = self.element()
     self.exists = self.guard()
@@ -176,8 +177,15 @@ class Stream:
       if s.src[0].src[0] in self.memories:
         self.take(s)
 
+  def totals(self) -> dict[UOp, UOp]:
+    """What reductions are when all elements have been seen."""
+    return {f: self.final(f) for f in self.sums}
+
+  def sweep(self) -> list[UOp]:
+    return [*self.begin, *self.within]
+
   def kernels(self) -> Iterator[UOp]:
-    yield UOp.sink(*read_ones([s for some in (*self.swept, self.begin, self.within, self.end) for s in some]))
+    yield UOp.sink(*read_ones([s for some in (*self.swept, self.sweep(), self.end) for s in some]))
 
   def map(self, where: UOp, value: UOp, loop: UOp) -> None:
     f = self.factored(self.guarded(substitute_free(value, {loop: self.at})))
@@ -337,7 +345,8 @@ class Stream:
 
 class InPieces(Stream):
   """Two kernels: of each of many pieces of the elements, which is a row of its own, what it amounts to; and the totals
-  of these. A piece in which there is no element adds nothing to a total."""
+  of these. A piece in which there is no element adds nothing to a total. Each sweep before the last is one more kernel,
+  whose totals the pieces of the next have in memory of their own."""
 
   kind = AxisKind.LOOP
 
@@ -346,6 +355,7 @@ class InPieces(Stream):
     self.first, self.pieces = first, self.block.src[0].arg
     self.other = self.ids.loop(self.block.src[0], AxisKind.REDUCE)
     self.parts: list[UOp] = []  # stores of what a piece amounts to
+    self.whole: dict[UOp, UOp] = {}  # where a piece has a total of an earlier sweep -> that, of all pieces
     self.computed: dict[UOp, UOp] = {}  # that, as it lies in memory of the piece -> as it is computed
     self.of_piece: dict[UOp, UOp] = {}  # a total of one piece -> that of `other`, as the first kernel leaves it
     self.of_all: dict[UOp, UOp] = {}  # -> that of all pieces
@@ -382,13 +392,24 @@ class InPieces(Stream):
   def number_of_blocks(self, size: int) -> UOp:
     return index(ceildiv(self.length, size))
 
+  def totals(self) -> dict[UOp, UOp]:
+    found = {f: substitute_free(whole, self.of_all) for f, whole in super().totals().items()}
+    if any(total.core.src[0].src[0].arg.size > 1 for total in self.sums.values()):
+      raise Unstreamable
+    places = {f: UOp.new(Ops.INDEX, f.dtype, (self.memory(f.dtype, 1), index(0))) for f in found}
+    self.whole |= {where: found[f] for f, where in places.items()}
+    loads = {f: UOp.new(Ops.LOAD, f.dtype, (where,)) for f, where in places.items()}
+    self.of_all |= {loads[f]: whole for f, whole in found.items()}
+    return loads
+
   def sweep_again(self, before: Sequence[UOp]) -> None:
-    raise Unstreamable
+    super().sweep_again(before)
+    self.begin = [self.store(where, value, self.block) for where, value in self.whole.items()]
 
   def add(self, total: UOp, here: UOp, part: UOp, own: list[UOp], rates: Rates) -> None:
     digits, size = [(r, extent(r)) for r in self.rows], here.src[0].arg.size
     n = iterations(self.rows) * self.pieces * size
-    memory = UOp.new(Ops.PARAM, part.dtype, (), ParamArg(self.first + len(self.parts), n))
+    memory = UOp.new(Ops.PARAM, part.dtype, (), ParamArg(self.first + len(self.computed), n))
 
     def place(piece: UOp, at: UOp) -> UOp:
       return UOp.new(Ops.INDEX, part.dtype, (memory, row_major((*digits, (piece, self.pieces), (at, size)))))
@@ -403,12 +424,35 @@ class InPieces(Stream):
     each = self.ids.loop(self.other.src[0], AxisKind.REDUCE)
     self.of_all[total] = UOp.new(Ops.FOLD, part.dtype, (substitute_free(value, {self.other: each}), each), part.arg)
 
-  def kernels(self) -> Iterator[UOp]:
+  def sweep(self) -> list[UOp]:
     read = {u.src[0] for s in self.within for u in s.src[1].toposort() if u.op is Ops.INDEX}
     kept = {x: part for x, part in self.computed.items() if x.src[0].src[0] not in read}
     parts = [s.replace(src=(s.src[0], kept.get(s.src[1], s.src[1]), *s.src[2:])) for s in self.parts]
-    yield UOp.sink(*read_ones([*self.within, *parts]))
+    self.parts = []
+    return read_ones([*self.begin, *self.within, *parts])
+
+  def kernels(self) -> Iterator[UOp]:
+    for stores in (*self.swept, self.sweep()):
+      yield UOp.sink(*stores)
     yield UOp.sink(*(substitute_free(s, self.of_all) for s in self.end))
+
+
+class LongPieces(InPieces):
+  """Those of rows that stream, at most as many as are wanted: each streams itself, so it has whole blocks; groups of
+  threads have rows of one piece."""
+
+  def block_size(self, block: int) -> int:
+    if not all(map(static, self.rows)) or not self.memories or self.ends != {index(self.length)}:
+      raise Unstreamable
+    fits = (n for n in range(min(block, self.length // LONG), 1, -1) if self.length % (n * BLOCKS[0]) == 0)
+    if (n := next(fits, None)) is None:
+      raise Unstreamable
+    return self.length // n
+
+  def sweep(self) -> list[UOp]:
+    rows = (*self.rows[:-1], self.block, self.rows[-1])
+    stores = super().sweep()
+    return [s.replace(src=(*s.src[:2], *rows, *(r for r in s.src[2:] if r not in rows))) for s in stores]
 
 
 def factors_of_sums(kernel: UOp) -> set[UOp]:
@@ -460,3 +504,13 @@ def in_pieces(kernel: UOp, wanted: int, first: int) -> tuple[UOp, ...] | None:
     return InPieces(kernel, wanted, first).run()
   except Unstreamable:
     return None
+
+
+def streamed_in_pieces(kernel: UOp, most: int, first: int) -> tuple[UOp, ...] | None:
+  """The same of rows that stream, as do their pieces, of which there are at most so many."""
+  try:
+    *pieces, whole = LongPieces(kernel, most, first).run()
+  except Unstreamable:
+    return None
+  found = [x for piece in pieces for x in streamed(piece) or ()]
+  return (*found, whole) if len(found) == len(pieces) else None

@@ -10,8 +10,8 @@ from typing import Any
 
 from tinygrad.device import Target
 from tinygrad.helpers import dedup
-from tinygrad.numerics.split_sums import CutTerms, cut_of_terms, terms_in_parts
-from tinygrad.numerics.streaming import in_pieces, streamed
+from tinygrad.numerics.split_sums import CutTerms, Task, cut_of_terms, terms_in_parts
+from tinygrad.numerics.streaming import in_pieces, streamed, streamed_in_pieces
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.row_groups import (
   RECOMPUTE_RATIO,
@@ -26,7 +26,7 @@ from tinygrad.schedule.row_groups import (
 )
 from tinygrad.schedule.row_memory import WHATEVER, one_kernel, with_slots
 from tinygrad.uop import Ops, UOp
-from tinygrad.uop.loops import LoopIds
+from tinygrad.uop.loops import LoopIds, iterations
 
 MOST_MEMBERS = 24
 RECOMPUTE = 1 << 26  # bytes of a value from which on readers elsewhere compute it anew, if it has that ratio
@@ -95,18 +95,29 @@ class Joins:
       return None
     return cut_of_terms(stores[0], self.target.units, bool(self.target.cores))
 
+  def pieces(self, group: Group, kernel: UOp) -> int:
+    """How many of each row, at most, a kernel that streams is to have."""
+    narrow = bool(self.target.cores) and any(u.op is Ops.LOAD and u.dtype.itemsize < 4 for u in kernel.toposort())
+    task = Task.of_rows(iterations(group.rows), sum(map(work, group.stores)), narrow)
+    nbytes = sum(4 * iterations(s.src[2:]) for s in kernel.src if s.src[0].src[0].arg.given)
+    return task.parts(nbytes, self.target.units)
+
   def kernels(self, group: Group, own: Sequence[int]) -> Made | None:
     """What a group runs. `own`: the memory that nobody else reads. None where it was to stream and cannot."""
     kernel, first = one_kernel(group, own, self.target), 1 + max(group.touched)
-    few = has_few_rows(group, self.target)
-    parts = in_pieces(kernel, self.target.busy // WORKERS, first) if few else streamed(kernel) if group.streams else ()
+    parts: tuple[UOp, ...] | None = None
+    if has_few_rows(group, self.target):
+      parts = in_pieces(kernel, self.target.busy // WORKERS, first)
+    elif group.streams:
+      parts = streamed_in_pieces(kernel, self.pieces(group, kernel), first) or streamed(kernel)
     if not parts and group.streams:
       return None
     if not parts and (cut := self.cut(kernel.src)) is not None:
       parts = terms_in_parts(kernel, cut, first)
     parts = parts or (kernel,)
-    memory = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in parts[0].toposort() if u.op is Ops.PARAM}
-    return [with_slots(k) for k in parts], {slot: n for slot, n in memory.items() if slot >= first}
+    params = {u for k in parts for u in k.toposort() if u.op is Ops.PARAM}
+    memory = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in params}
+    return [with_slots(k) for k in parts], {slot: n for slot, n in sorted(memory.items()) if slot >= first}
 
 
 def places_in(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
