@@ -160,6 +160,22 @@ def test_attention_of_few_rows_keeps_all_multiprocessors_at_work(kind, heads, le
   assert sum(gpu_model.judge("attention", ast, "sm_90a").seconds for ast in ks) <= most
 
 
+COLUMNS = {
+  "softmax": lambda: gpu_model.empty(4096, 512).softmax(0),  # a group for eight columns: 0.24
+  "wide softmax": lambda: gpu_model.empty(4096, 2048).softmax(0),  # 0.50
+  "argmax": lambda: gpu_model.empty(4096, 512).argmax(0),  # 0.24
+}
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("name", sorted(COLUMNS))
+def test_groups_of_a_cluster_share_columns_out_that_are_few(name):
+  """(Mutants: the figures beside them.)"""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    (ast,) = gpu_model.kernels_of(COLUMNS[name])
+  assert gpu_model.judge(name, ast, "sm_90a").share >= 0.6
+
+
 def test_what_goes_through_local_memory_and_waits_is_counted():
   names = ["LDG.E.128 R4, [R2]", "STS.128 [R8], R4", "BAR.SYNC 0x0", "LDSM.16.M88.4 R4, [R9]", "LDS.64 R4, [R9]"]
   lines = [f"        /*00{i}0*/                   {name} ;" for i, name in enumerate(names, 4)]

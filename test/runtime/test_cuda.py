@@ -933,6 +933,20 @@ def test_few_rows_have_a_cluster_each(short, lazy, columns, numbers, monkeypatch
   assert {*clusters(short)} == numbers and (len(short) == 1) == (numbers != {1}) and lazy.faults == []
 
 
+@pytest.mark.parametrize("columns", [16, 48, 50, 512])
+@pytest.mark.parametrize("name", ROWS)
+def test_few_columns_have_a_cluster_each(short, lazy, name, columns, monkeypatch):
+  """Whose groups share out what is across memory; many have a group each."""
+  monkeypatch.setattr(Device["EMULATED"], "target", replace(Device["EMULATED"].target, units=16))
+  f, g, divisor = ROWS[name]
+  x = normal(0, columns, 600)
+  want = g(x.astype(np.float64))
+  want = want if divisor is None else want / divisor(want)
+  given = Tensor(np.ascontiguousarray(x.T), device="EMULATED").realize()
+  np.testing.assert_allclose(f(given.T).T.numpy(), want.T, rtol=1e-5, atol=1e-5)
+  assert (max(clusters(short)) > 1) == (columns < 512) and lazy.faults == []
+
+
 ALL_MEET = re.escape(mma.TOGETHER)
 BESIDE = {  # what is changed in the code of a cluster, the how manieth of it, what it becomes, and what is then told
   "read before it is written": (ALL_MEET, 0, "", "without a barrier of the cluster after"),

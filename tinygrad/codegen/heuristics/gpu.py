@@ -243,7 +243,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
     return Grid(tuple((r, 1) for r in ranges), dict.fromkeys(ranges, 1))
   main, outer = a.main, [r for r in ranges if not a.folds or any(r in i.ranges for i in a.folds)]
   copies: Counts = {}
-  lanes = 1
+  lanes = beside = 1
   outputs = iterations(outer)
   along = contiguous(a.items, outer)
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
@@ -260,7 +260,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
     if lanes > 1 and (row := kept_row(nest, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
     elif (found := columns_of(main, along, copies, outputs, target, once)) is not None:
-      copies, lanes = found
+      copies, lanes, beside = found
     elif target.cooperates and tiles and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
@@ -268,7 +268,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   elif along is not None and outputs >= 8 * target.busy:
     copies = {along: min(4, power_of_two(extent(along) // 64))}
   if not stagings:
-    threads = shares(None, axes, copies, target.group // lanes, target.group)
+    threads = shares(None, axes, copies, max(target.group // lanes, beside), target.group)
   return grid_of(nest, threads, copies, lanes, stagings)
 
 
@@ -416,9 +416,10 @@ def rows_beside(i: Item, outer: Sequence[UOp]) -> Counts:
 
 def columns_of(
   i: Item, along: UOp | None, copies: Counts, outputs: int, target: Target, once: Counts
-) -> tuple[Counts, int] | None:
-  """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
-  reads lines of memory, or less where there would be hardly as many groups as multiprocessors."""
+) -> tuple[Counts, int, int] | None:
+  """(copies of a thread, neighbours in memory, lanes, and threads beside one another, at least) of sums across memory
+  in which nothing is read twice: a group reads lines of memory, or less where there would be hardly as many groups as
+  multiprocessors."""
   length, kind = iterations(i.over), min((x.itemsize for x in i.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or (not once and max(copies.values()) > 1):
     return None
@@ -428,10 +429,13 @@ def columns_of(
   most = max(2 * ONCE // int(prod(copies.values())), 1)
   beside = neighbours(read, along, math.gcd(extent(along), VECTOR // kind, power_of_two(most)))
   workers, line = outputs // int(beside * prod(copies.values())), MEMORY_LINE // (beside * kind)
-  while (piece := line * beside * kind) > SECTOR and workers // line < target.units * (1 + (piece > 2 * SECTOR)):
+  while line * beside * kind > 2 * SECTOR and workers // line < 2 * target.units:
     line //= 2
+  groups = max(workers // line, 1)  # where they are few, those of a cluster have the same columns, or there are fewer
+  cluster = min(target.cluster, power_of_two(2 * target.units // groups)) if groups < target.units else 1
+  line //= 2 if cluster == 1 and groups < target.units and line * beside * kind > SECTOR else 1
   most = power_of_two(max(target.busy // max(workers, 1), 1))
-  return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // AHEAD))
+  return {**copies, along: beside}, min(most, target.group // line * cluster, power_of_two(length // AHEAD)), line
 
 
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
