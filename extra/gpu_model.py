@@ -36,7 +36,6 @@ from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine
 
-WARPS = 64  # of a multiprocessor
 REGISTERS = 65536
 HIDDEN = 12  # warps with which loads and products hide each other's latency
 ISSUE = 4  # instructions a cycle of a multiprocessor
@@ -65,10 +64,12 @@ class Gpu:
   single: float
   reach: float
   near: int  # bytes of the second cache
+  warps: int = 64  # of a multiprocessor, at most
 
 
 GPUS = {
   "sm_80": Gpu((8, 0), 108, 163 << 10, 1.41e9, 2.039e12, 312e12, 156e12, 19.5e12, 1.0, 40 << 20),
+  "sm_89": Gpu((8, 9), 128, 99 << 10, 2.52e9, 1.008e12, 165e12, 82.6e12, 82.6e12, 1.0, 72 << 20, 48),  # RTX 4090
   "sm_90a": Gpu((9, 0), 132, 227 << 10, 1.83e9, 3.35e12, 989e12, 495e12, 67e12, 0.62, 50 << 20),
   "sm_100a": Gpu((10, 0), 148, 227 << 10, 1.85e9, 8.0e12, 2250e12, 1120e12, 75e12, 0.4, 126 << 20),
 }
@@ -266,14 +267,16 @@ def nbytes_of(memory: UOp) -> int:
 def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tuple[float, float]:
   """(bytes of memory, of which in short pieces count for more; bytes that pass the second cache). The first sweep over
   a memory reads it once: what groups have in common of it, operands of products, is taken to be near. A later sweep
-  finds near what the groups that run at once have touched before, if that fits; else it reads all of it again."""
-  far, passing, before = 0.0, 0.0, set[UOp]()
+  finds near what the groups that run at once have touched before, if that fits, but for parts that none has read; else
+  it reads all of it again."""
+  far, passing, before = 0.0, 0.0, dict[UOp, float]()
   for (memory, written, _), s in sweeps(linear).items():
     nbytes = min(s.nbytes, s.size)
     kept = memory in before and not written and s.nbytes / groups * min(groups, at_once) <= near
-    far += 0 if kept else nbytes / (SHORT if s.piece <= SECTOR else 1.0)
+    fresh = min(nbytes, s.size - min(before.get(memory, 0.0), s.size)) if kept else nbytes
+    far += fresh / (SHORT if s.piece <= SECTOR else 1.0)
     passing += nbytes * max(SECTOR / s.piece, 1.0) / (SHORT if s.piece <= SECTOR else 1.0)
-    before.add(memory)
+    before[memory] = before.get(memory, 0.0) + nbytes
   return far, passing
 
 
@@ -307,7 +310,7 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   code = code.with_turns(products_of_a_loop(linear))
   threads, groups = prod(launch.threads), prod(launch.groups)
   warps = ceildiv(threads, 32)
-  fits = [WARPS // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
+  fits = [gpu.warps // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
   here = max(min(*fits, gpu.shared // local if local else 32), 1)
   peak = gpu.half if 2 in kinds else gpu.tf32 if kinds else gpu.single
   reach = gpu.reach if kinds and not any(core.late for core in cores) else 1.0

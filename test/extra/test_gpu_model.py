@@ -118,6 +118,17 @@ def test_threads_have_as_many_results_as_keep_all_multiprocessors_at_work(arch, 
 
 
 @needs_nvdisasm
+@pytest.mark.parametrize(("arch", "width"), [("sm_80", 128), ("sm_89", 64), ("sm_89", 128)])
+def test_attention_and_its_gradients_on_cores_of_one_warp(arch, width):
+  """(With rows in local memory, of the gradient of the keys: 0.06, 0.22 and 0.05; in groups of one team, of 64 wide
+  heads: 0.33.)"""
+  with gpu_model.as_null(gpu_model.GPUS[arch]):
+    ks = gpu_model.kernels_of(lambda: gpu_model.trained(4096, width))
+  judged = [gpu_model.judge("trained", ast, arch) for ast in ks]
+  assert len(judged) == 4 and min(v.share for v in judged) >= 0.5
+
+
+@needs_nvdisasm
 @pytest.mark.parametrize(("width", "share"), [(64, 0.6), (128, 0.25)])
 def test_attention_of_float32_reaches_much_of_what_arithmetic_units_have(width, share):
   """(Mutants: blocks of at most 32 steps, 0.53 for heads of 64; of 64 for every reduction, 0.23 for those of 128.)"""
@@ -256,6 +267,14 @@ def test_a_product_is_bound_by_arithmetic_and_a_copy_by_memory():
     judged[name] = gpu_model.judge(name, ast, "sm_90a")
   assert judged["matmul bfloat16"].bound == "arithmetic" and judged["add"].bound == "memory"
   assert all(0 < v.share <= 1 for v in judged.values())
+
+
+@needs_nvdisasm
+def test_what_loops_read_of_one_memory_counts_once_for_each_part():
+  """Of blocks of weights one loop reads scales, another the rest. (Mutant: the second finds all of it near, 1.54.)"""
+  with gpu_model.as_null(gpu_model.GPUS["sm_89"]):
+    (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())["Q4_K by a vector"])
+  assert 0.5 < gpu_model.judge("Q4_K by a vector", ast, "sm_89").share <= 1
 
 
 @needs_nvdisasm

@@ -1192,6 +1192,23 @@ def test_two_teams_read_one_copy_where_registers_hold_an_even_number_of_them(mod
   assert [n for n, _ in groups] == threads and all(n <= target.scratch for _, n in groups)
 
 
+@pytest.mark.parametrize(("capability", "kib", "width"), [((8, 0), 163, 128), ((8, 9), 99, 64), ((8, 9), 99, 128)])
+def test_registers_hold_the_rows_of_attention_where_warps_multiply(module, lazy, monkeypatch, capability, kib, width):
+  """So local memory has room for what comes block by block, in groups of two teams; with rows in it a product of the
+  keys' gradient had none, and ran on no core. (Mutant: a product that finds no room for two blocks runs on no core.)"""
+  found, lower = [], codegen.lower_kernel
+  monkeypatch.setattr(codegen, "lower_kernel", lambda *args: found.append(lower(*args)) or found[-1])
+  target = cuda.target_of(capability, 1, kib << 10)
+  monkeypatch.setattr(Device["EMULATED"], "target", target)
+  assert attended("bfloat16", 1e-1, False, 256, width, 2)[0] == 4
+  kernels = [x for x in found if any(u.op is Ops.MMA for u in x)]
+  loops = ({u for u in x if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL} for x in kernels)
+  memory = [[u for u in x if u.op is Ops.SCRATCH and u.arg[0] >= 0] for x in kernels]
+  assert [np.prod([r.src[0].arg for r in some]) for some in loops] == [256] * 4
+  assert all(u.dtype is dtypes.bfloat16 or u.arg[2] <= 2048 for some in memory for u in some)  # copies, and statistics
+  assert all(u.arg[0] + u.arg[2] <= target.scratch for some in memory for u in some)
+
+
 def test_those_of_wide_heads_in_shorter_blocks(module, lazy):
   assert attended("bfloat16", 1e-1, False, 520, 256, 1)[0] == 4
 

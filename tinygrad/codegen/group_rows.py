@@ -15,7 +15,7 @@ from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, is_given
 from tinygrad.device import Target
 from tinygrad.device.cores import HIDDEN, REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -50,11 +50,11 @@ def have_nests(stores: Sequence[UOp]) -> bool:
 
 
 def in_groups(
-  stores: Sequence[UOp], limits: Sequence[UOp], target: Target, ids: LoopIds, pairs: bool
+  stores: Sequence[UOp], limits: Sequence[UOp], target: Target, ids: LoopIds, held: bool
 ) -> tuple[UOp, Grid, UOp | None]:
   """The kernel of a group, its grid, and the loop over the rows that it has, if there are several."""
   rows = shared_rows(stores)
-  team = team_for(stores, rows, target, pairs)
+  team = team_for(stores, rows, target, held)
   (block,), parts = split_loop(rows[-1], team.rows, None, ids, "clamp")
   outer, row = parts["o"], parts["i"]
   # what is beyond the last row has memory of its own to write to, as it is read; but no other
@@ -78,29 +78,13 @@ def is_kept(store: UOp) -> bool:
   return store.src[0].src[0].op is not Ops.SCRATCH
 
 
-def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -> Team:
-  """The team of a group: lanes as a row has work for, and rows as there are then threads for; where elements come block
-  by block, a square of threads with a few rows each, as far as local memory goes. Of cores that read what a group has
-  copied, two side by side read one copy, unless a multiprocessor has registers for an odd number: `pairs`."""
+def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, held: bool) -> Team:
+  """The team of a group: lanes as a row has work for, and rows as there are then threads for."""
   if NOOPT:
     return Team()
   most = power_of_two(min(extent(rows[-1]), max(iterations(rows) * target.group // target.busy, 1)))
-  if in_common([(s,) for s in stores]):
-    memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
-    cores = {core.late: core for f in reductions(stores) for core, _, _ in on_core(f, target)}
-    late, core = cores.get(True), cores.get(False)
-    pairs = pairs and late is not None and 2 * late.m <= most and teams_at_once(stores, rows, late) % 2 == 0
-    fit = min(power_of_two(target.scratch // 2 // memory), power_of_two(extent(rows[-1])), SQUARE * MOST_COPIES)
-    if core is None or extent(rows[-1]) < core.m:
-      return Team(most := team_rows(iterations(rows), fit, 1, target), min(most, SQUARE), SQUARE)
-    if late is not None and pairs:
-      most = 2 * late.m
-    elif late is not None and late.m <= fit:  # fewer would only have what a group has copied copied for each
-      most = late.m
-    else:
-      most = team_rows(iterations(rows), max(fit, core.m), core.m, target)
-    (down, _, _), (across, _, _) = core.d.lanes  # lanes hold fragments of what it gives
-    return Team(most, most // core.m * down, across, target.scratch * pairs)
+  if common := in_common([(s,) for s in stores]):
+    return team_of_blocks(stores, rows, common, target, held, most)
   own = [[r for r in s.src[2:] if r not in rows] for s in stores]
   if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.given]
@@ -112,6 +96,26 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, pairs: bool) -
   enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
   lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
+
+
+def team_of_blocks(
+  stores: Sequence[UOp], rows: Ranges, common: set[UOp], target: Target, held: bool, most: int
+) -> Team:
+  """Where elements come block by block, in the loops `common`: a square of threads with a few rows each, as far as
+  local memory goes. Where cores multiply, warps with rows as their lanes hold what a core gives; and where these are
+  `held` in registers, two such teams side by side, which read one copy, if as many teams run at once so."""
+  memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
+  every = min(power_of_two(extent(rows[-1])), SQUARE * MOST_COPIES)
+  fit = min(power_of_two(target.scratch // 2 // memory), every)
+  core = next((c for f in reductions(stores) for c, _, _ in on_core(f, target) if not c.late), None)
+  if core is None or extent(rows[-1]) < core.m:
+    many = team_rows(iterations(rows), fit, 1, target)
+    return Team(many, min(many, SQUARE), SQUARE)
+  many = max(every if held else fit, core.m)  # fewer would only have what a group copies copied for each
+  if held and 2 * many <= most and are_pairs(stores, rows, common, core, many, target):
+    many *= 2
+  (down, _, _), (across, _, _) = core.d.lanes
+  return Team(many, many // core.m * down, across, target.scratch * held)
 
 
 def team_rows(rows: int, most: int, least: int, target: Target) -> int:
@@ -126,12 +130,18 @@ def team_rows(rows: int, most: int, least: int, target: Target) -> int:
   return min((most >> n for n in range(most.bit_length()) if most >> n >= least), key=cycles)
 
 
-def teams_at_once(stores: Sequence[UOp], rows: Ranges, core: Core) -> int:
-  """How many teams of a core a multiprocessor has registers for, if they hold what a loop in common touches of rows."""
-  common = in_common([(s,) for s in stores])
-  parts = ([u for u in indices([s for s in stores if r in s.src[2:]]) if common.isdisjoint(u.loops)] for r in common)
-  held = max(sum(bytes_of_row(some, rows).values()) for some in parts) * core.m // (core.lanes * WORD)
-  return REGISTERS // (core.lanes * min(held + BESIDE, THREAD))
+def are_pairs(stores: Sequence[UOp], rows: Ranges, common: set[UOp], core: Core, many: int, target: Target) -> bool:
+  """Whether a multiprocessor has as many teams of `many` rows at once if two are a group: as it has registers for what
+  a loop in common touches of rows, and room for two blocks each of what comes with that loop."""
+  threads, teams, copies = many // core.m * core.lanes, REGISTERS, REGISTERS
+  for r in common:
+    accesses = [*indices([s for s in stores if r in s.src[2:]])]
+    held = sum(bytes_of_row((u for u in accesses if common.isdisjoint(u.loops)), rows).values())
+    blocks = (u for u in accesses if r in u.loops and rows[-1] not in u.loops and is_given(u.src[0]))
+    nbytes = sum(2 * iterations(u.loops - {r, *rows}) * u.dtype.itemsize for u in blocks)
+    teams = min(teams, REGISTERS // (threads * min(held * core.m // (core.lanes * WORD) + BESIDE, THREAD)))
+    copies = min(copies, target.scratch // max(nbytes, 1))
+  return 2 * threads <= target.group and 2 * min(teams // 2, copies) >= min(teams, copies)
 
 
 def in_common(nests: Sequence[Sequence[UOp]], kinds: Container[AxisKind] = (AxisKind.REDUCE,)) -> set[UOp]:

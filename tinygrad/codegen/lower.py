@@ -76,13 +76,13 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   return linear
 
 
-def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool = True) -> UOp:
-  """Each nest as it is to be computed; `pairs`: in groups of two teams, where registers hold what rows have."""
+def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, held: bool = True) -> UOp:
+  """Each nest as it is to be computed; `held`: where cores multiply, in groups whose registers hold what rows have."""
   kernel, ids, grid, row = whole, LoopIds(whole), dict[str, UOp](), None
   stores, clipped = parts_of(whole)
   limits = {} if target.threads else {x.src[0]: x.src[1] for x in clipped}
   if target.threads and have_nests(stores):
-    kernel, grid, row = in_groups(stores, clipped, target, ids, pairs)
+    kernel, grid, row = in_groups(stores, clipped, target, ids, held)
   room = Room(target, ids, heuristic, {}, [], {s.src[0].src[0] for s in stores}, grid, row)
   memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH and (not grid or u.arg[0] < target.scratch)]
   start = taken = most = max((u.arg[0] + u.arg[2] for u in memory), default=0)
@@ -100,7 +100,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, pairs: bool
   if grid:
     ours = as_own_memory(out, [r for r in grid.values() if r.arg[1] is AxisKind.LOCAL])
     closed = closed_up(UOp.sink(*with_barriers(ours, grid)))
-    if pairs and any(u.op is Ops.SCRATCH and u.arg[0] + u.arg[2] > target.scratch for u in closed.toposort()):
+    if held and any(u.op is Ops.SCRATCH and u.arg[0] + u.arg[2] > target.scratch for u in closed.toposort()):
       return schedule_nests(whole, target, heuristic, False)
   if DEBUG >= 3:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))

@@ -130,10 +130,13 @@ def tiled_member(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Tri
   whole = extent(m) == warps * core.m and extent(n) % core.n == 0 and m is nest.room.row
   if not whole or not depths or {m, n} != {*nest.parallel}:
     return
-  placed, nbytes = staged_operands(nest, core, pair, loops, (extent(m), extent(n)), depths[-1])
-  stages = 1 + (depths[-1] == extent(k) and nest.around != ())
-  if max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes * stages <= nest.room.target.scratch:
-    yield Product(core, loops, (extent(m), extent(n)), (core.m, extent(n)), depths[-1], placed, stages)
+  ahead = 1 + (depths[-1] == extent(k) and nest.around != ())
+  room = nest.room.target.scratch - max(nest.taken, nest.most) - sum(nest.room.outside)
+  for stages, depth in ((ahead, depths[-1]), *((1, d) for d in depths[::-1])):
+    placed, nbytes = staged_operands(nest, core, pair, loops, (extent(m), extent(n)), depth)
+    if nbytes * stages <= room:
+      yield Product(core, loops, (extent(m), extent(n)), (core.m, extent(n)), depth, placed, stages)
+      return
 
 
 def schedule_member(nest: NestSchedule) -> bool:
