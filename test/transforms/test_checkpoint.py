@@ -147,6 +147,15 @@ def test_several_results_share_what_is_computed_again():
   assert len(again) == 2  # the forward's, and one
 
 
+@pytest.mark.parametrize("devices", ["CPU", ("CPU", "CPU:1")])
+def test_a_constant_waits_for_no_gradient_that_comes_from_the_host(devices):
+  """A number has no device, the gradient for which it would wait has."""
+  x = Tensor(0.5)
+  y = checkpoint(lambda x: x.sin())(x).reshape(1)
+  (g,) = y.gradient(x, gradient=Tensor(np.full(1, 2, np.float32)).shard(devices))
+  np.testing.assert_allclose(g.numpy(), 2 * np.cos(0.5), rtol=1e-6)
+
+
 def test_in_compositions():
   x = Tensor(rng.normal(size=(4, 3)), dtype="float64")
   w = Tensor(rng.normal(size=(3, 3)), dtype="float64")

@@ -26,17 +26,22 @@ def fold_host_copies(sink: UOp) -> UOp:
 
 
 def drop_hints(sink: UOp) -> UOp:
-  """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do."""
-  if not any(u.op is Ops.CONSTRAIN for u in sink.toposort()):
+  """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do.
+  WAIT(x, others) -> x, if x has no device: its local form is x as it is, and that of the others none."""
+  if not any(is_hint(u) for u in sink.toposort()):
     return sink
 
   def make(u: UOp, src: Sources) -> UOp:
-    if u.op is Ops.CONSTRAIN:
+    if is_hint(u):
       return src[0]
     hinted = u.src and u.src[0].op is Ops.CONSTRAIN and droppable(u)
     return deliver(src[0], u.arg.device) if hinted else on_sources(u, src)
 
   return rebuild(sink, make)
+
+
+def is_hint(u: UOp) -> bool:
+  return u.op is Ops.CONSTRAIN or (u.op is Ops.WAIT and u.device is None)
 
 
 def inline_custom(sink: UOp) -> UOp:
