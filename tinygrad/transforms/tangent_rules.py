@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.engine.jit import is_tensor
 from tinygrad.transforms.forward import tangents_of
 from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.loop import ScanOp
 from tinygrad.transforms.own_rules import OwnRules, split_arguments
 from tinygrad.transforms.tracing import check_function, unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map, tree_map_alike
@@ -125,7 +126,21 @@ def unguarded(root: UOp, holes: Sequence[UOp]) -> UOp:
         test = u.src[0].src[0] if u.src[0].op is Ops.AND else u.src[0]
         if test.op is Ops.CMPEQ and is_zero(test.src[0]):
           memo[u] = with_replaced(u.src[2] if test.src[1] in depends else u, memo)
+      elif u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
+        src = [with_replaced(s, memo) for s in u.src]
+        op = unguarded_steps(u.arg[1], [s in depends for s in u.src])
+        memo[u] = op.loop.result(op.out, src)
   return with_replaced(root, memo)
+
+
+def unguarded_steps(op: ScanOp, given: Sequence[bool]) -> ScanOp:
+  """The same of the steps of a loop, of which these sources depend: and so does a carry that becomes one that does."""
+  loop, out = op.loop, op.out
+  holes = {h for h, depends in zip(loop.holes, given) if depends}
+  while more := {h for h, y in zip(loop.holes, loop.after) if h not in holes and reads([y], [*holes], set())}:
+    holes |= more
+  after = tuple([unguarded(y, [*holes]) for y in loop.after])
+  return ScanOp(replace(loop, after=after), out if isinstance(out, int) else unguarded(out, [*holes]))
 
 
 def is_zero(u: UOp) -> bool:
