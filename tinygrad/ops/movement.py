@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,23 +35,35 @@ PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121
 
 def reshape_shape(u: UOp) -> tuple[Any, ...]:
   have, want = simplify_sint(prod(u.src[0].shape)), simplify_sint(prod(u.arg))
-  if have is not want and have != want:
+  if have is not want and have != want and _elements(u.src[0].shape) != _elements(u.arg):
     shapes = f"{render_shape(u.src[0].shape)} to {render_shape(u.arg)}"
     raise ValueError(f"cannot reshape {shapes}: the number of elements differs")
   return u.arg  # type: ignore[no-any-return]
 
 
-def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
-  """A symbolic dim as a number whose factors tell its symbols: each atom is a prime of its own."""
+def _parts(n: sint) -> tuple[int, tuple[UOp, ...]]:
+  """A dim as a number times expressions: what is no product, without the number that divides all of it."""
   if isinstance(n, int):
-    return n
+    return n, ()
   a = linear(simplify(n))
-  if len(a.terms) == 1 and a.const == 0:
-    ((atom, k),) = a.terms.items()
-    if atom.op is Ops.MUL:
-      return k * _stand_in(atom.src[0], primes) * _stand_in(atom.src[1], primes)
-    return k * primes.setdefault(atom, PRIMES[len(primes) % len(PRIMES)])
-  return primes.setdefault(n, PRIMES[len(primes) % len(PRIMES)])
+  k = math.gcd(a.const, *a.terms.values())
+  atom = next(iter(a.terms)) if len(a.terms) == 1 and a.const == 0 else simplify(n // k)
+  if atom.op is not Ops.MUL:
+    return k, (atom,)
+  (i, left), (j, right) = (_parts(x) for x in atom.src)
+  return k * i * j, left + right
+
+
+def _elements(shape: Sequence[sint]) -> tuple[int, Counter[UOp]]:
+  """How many: a number times expressions, each so many times."""
+  parts = [_parts(n) for n in shape]
+  return prod(k for k, _ in parts), Counter(x for _, xs in parts for x in xs)
+
+
+def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
+  """A symbolic dim as a number whose factors tell its symbols: each is a prime of its own."""
+  k, symbols = _parts(n)
+  return prod([k, *(primes.setdefault(x, PRIMES[len(primes) % len(PRIMES)]) for x in symbols)])
 
 
 def factors_reshape(u: UOp) -> Factors:
