@@ -11,6 +11,7 @@ from tinygrad import (
   ShardError,
   Tensor,
   TinyJit,
+  Variable,
   checkpoint,
   cond,
   custom_vjp,
@@ -489,6 +490,25 @@ def test_layers():
 def test_what_is_refused(call, says):
   with pytest.raises(ValueError, match=says):
     call()
+
+
+def test_lengths_that_a_variable_says_are_of_what_steps_read_not_of_what_they_leave():
+  """Memory of a loop has a fixed size: what a step leaves, and what its gradient keeps. The fix works."""
+  x = Tensor(values(0, (4, 6)).astype(np.float32))
+  some, f = x[:, : Variable("n", 1, 6).bind(4)], lambda c, x: (c * 0.5 + x.sin(), c.sum())
+  np.testing.assert_allclose(
+    scan(lambda c, x: (c + x.sum(), None), Tensor(0.0), some)[0].item(), x[:, :4].sum().item(), 1e-5
+  )
+  for refused in (
+    lambda: scan(f, some[0], some),
+    lambda: scan(lambda c, x: (c + x.sum(), x * c), Tensor(0.0), some),
+    lambda: scan(lambda c, x: ((c + x.softmax()).sum().tanh(), None), Tensor(0.0), some)[0].gradient(some),
+  ):
+    with pytest.raises(ValueError, match="lengths must be known(?s:.*)fix: pad"):
+      refused()
+  padded, exact = some.pad_to(some.max_shape), x[:, :4]
+  for a, b in zip(scan(f, padded[0], padded), scan(f, exact[0], exact)):
+    np.testing.assert_allclose(a.numpy()[: len(b.numpy())], b.numpy(), rtol=1e-5)
 
 
 def values(seed, shape):

@@ -9,6 +9,7 @@ from tinygrad import (
   P,
   Tensor,
   TinyJit,
+  Variable,
   checkpoint,
   cond,
   grad,
@@ -245,12 +246,14 @@ def test_what_is_computed_of_a_loop_of_numbers_is_read_by_another_one():
 
 
 ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
+SOME = TWO[: Variable("n", 1, 2).bind(1)]
 REFUSED = {
   "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),
   "many": (lambda: while_loop(lambda x: x > 0, lambda x: x, TWO), TypeError, "one bool, not bool\\[2\\]"),
   "shape": (lambda: while_loop(lambda x: x.sum() > 0, lambda x: x.cat(x), ONE), ValueError, "while_loop: the carry is"),
   "number": (lambda: while_loop(lambda c: c[1] < 9, lambda c: (c[0] + 1, c[1] + 1), (0, ONE)), ValueError, "numbers"),
   "type": (lambda: while_loop(lambda x: x.sum() > 0, lambda x: x.int(), ONE), ValueError, "after a step it is int32"),
+  "length": (lambda: while_loop(lambda x: x.sum() < 9, lambda x: x * 2, SOME), ValueError, "lengths must be known"),
   "nothing": (lambda: while_loop(lambda x: Tensor(True), lambda x: x, ()), ValueError, "no Tensor in init"),
   "random": (lambda: while_loop(lambda x: x < 1, lambda x: x + Tensor.rand(()), Tensor(0.0)), ValueError, "draw them"),
   "gradient": (lambda: grad(lambda x: root(x).sum())(ONE), TypeError, "while_loop: there is no gradient(.|\n)*scan"),

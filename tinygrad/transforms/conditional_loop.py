@@ -13,7 +13,7 @@ from typing import Any
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType
 from tinygrad.transforms.batching import Batching
-from tinygrad.transforms.loop import ScanLoop, with_lanes
+from tinygrad.transforms.loop import ScanLoop, check_lengths, with_lanes
 from tinygrad.transforms.tracing import with_replaced
 from tinygrad.uop import CustomOp, Factors, Ops, UOp
 
@@ -28,6 +28,7 @@ class WhileLoop:
   test: UOp
 
   def result(self, out: int, src: Sequence[UOp]) -> UOp:
+    check_lengths("while_loop", self.body.after[out])
     return UOp.build(Ops.CUSTOM, self.body.after[out].dtype, tuple(src), (Ops.ADD, WhileOp(self, out)))
 
   def lasting(self) -> ScanLoop:

@@ -14,12 +14,13 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import all_int
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import Batching, Lanes, in_dims, in_front, one_lane
 from tinygrad.transforms.custom import plain_constant
 from tinygrad.transforms.gradient import JointOp, compute_gradients
 from tinygrad.transforms.tracing import unknown, with_replaced
-from tinygrad.uop import Factors, GroupOp, Move, Ops, UOp
+from tinygrad.uop import Factors, GroupOp, Move, Ops, UOp, describe
 from tinygrad.uop.rewrite import rewrite
 
 Nodes = tuple[UOp, ...]
@@ -55,9 +56,17 @@ class ScanLoop:
   def result(self, out: UOp | int, src: Sequence[UOp]) -> UOp:
     """A node of the loop on these sources: the number of a carry, or a value of the body, stacked."""
     made = self.after[out] if isinstance(out, int) else out
+    check_lengths("scan", made)
     if all(x.device is None for x in src):  # a node of constants would be anywhere, and its body is not
       src = [x if (at := self.place(i)) is None else x.copy_to_device(at) for i, x in enumerate(src)]
     return UOp.build(Ops.CUSTOM, made.dtype, tuple(src), (Ops.ADD, ScanOp(self, out)))
+
+
+def check_lengths(name: str, y: UOp) -> None:
+  """Raises: ValueError for what a step leaves, if its memory would be of a length that a variable says."""
+  if not all_int(y.shape):
+    problem = f"{name}: a step leaves {describe(y)}, of which the lengths must be known"
+    raise ValueError(f"{problem}\n  fix: pad what it is made of, x.pad_to(x.max_shape), and mask")
 
 
 @dataclass(frozen=True, slots=True)
