@@ -156,6 +156,14 @@ def test_a_constant_waits_for_no_gradient_that_comes_from_the_host(devices):
   np.testing.assert_allclose(g.numpy(), 2 * np.cos(0.5), rtol=1e-6)
 
 
+def test_constants_of_a_rule_wait_for_no_gradient_once_their_moves_are_dropped():
+  """The hooks bring them to the devices, and the decision for all consumers leaves them anywhere."""
+  x = Tensor([[1.0, 0.5], [2.0, -1.0]]).shard(("CPU", "CPU:1"), 0).realize()
+  loss = x.cross_entropy(Tensor(np.array([0, 1], np.int32)).shard(("CPU", "CPU:1")))
+  got, want = (grad(f)(loss).numpy() for f in (lambda y: checkpoint(Tensor.abs)(y).sin(), lambda y: y.abs().sin()))
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 def test_in_compositions():
   x = Tensor(rng.normal(size=(4, 3)), dtype="float64")
   w = Tensor(rng.normal(size=(3, 3)), dtype="float64")

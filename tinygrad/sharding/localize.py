@@ -26,13 +26,12 @@ def fold_host_copies(sink: UOp) -> UOp:
 
 
 def drop_hints(sink: UOp) -> UOp:
-  """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do.
-  WAIT(x, others) -> x, if x has no device: its local form is x as it is, and that of the others none."""
-  if not any(is_hint(u) for u in sink.toposort()):
+  """CONSTRAIN(x) -> x: what was to be decided by it is decided. A move of it goes below views, as others of x do."""
+  if not any(u.op is Ops.CONSTRAIN for u in sink.toposort()):
     return sink
 
   def make(u: UOp, src: Sources) -> UOp:
-    if is_hint(u):
+    if u.op is Ops.CONSTRAIN:
       return src[0]
     hinted = u.src and u.src[0].op is Ops.CONSTRAIN and droppable(u)
     return deliver(src[0], u.arg.device) if hinted else on_sources(u, src)
@@ -40,8 +39,11 @@ def drop_hints(sink: UOp) -> UOp:
   return rebuild(sink, make)
 
 
-def is_hint(u: UOp) -> bool:
-  return u.op is Ops.CONSTRAIN or (u.op is Ops.WAIT and u.device is None)
+def fold_waits(sink: UOp) -> UOp:
+  """WAIT(x, others) -> x, if x has no device: its local form is x as it is, and the others would have none."""
+  if not any(u.op is Ops.WAIT for u in sink.toposort()):
+    return sink
+  return rewrite(sink, {Ops.WAIT: lambda u: u.src[0] if u.device is None else None})
 
 
 def inline_custom(sink: UOp) -> UOp:
@@ -58,6 +60,7 @@ COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
   "inline custom ops": inline_custom,
   "drop hints": drop_hints,
   "place": placed,
+  "fold waits": fold_waits,
   "fold host copies": fold_host_copies,
   "lower view assigns": lower_view_assigns,
 }
