@@ -416,7 +416,36 @@ def test_a_rule_for_tangents_may_be_a_derivative(name, looped):
   assert np.isfinite(ends.numpy()).all() or name == "reciprocal"  # whose value is not finite either
 
 
-@pytest.mark.parametrize("tangent", [lambda x, t: t * t, lambda x, t: t.relu() * x, lambda x, t: (x * t).exp()])
+LOOPED = {  # what a step keeps for its tangent is computed of no tangent, though the loop has them
+  "max": lambda x: scan(lambda c, _: (c * 0.5, c.max()), x[0], length=2)[1],
+  "prod": lambda x: scan(lambda c, y: (c * 0.5, (c * y).prod()), x[0], x)[1],
+  "scan": lambda x: scan(lambda c, y: (c * 0.5, scan(lambda d, z: (d + z.sqrt(), d.sin()), c.sum(), y)), x[0], x)[1][1],
+}
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_a_rule_for_tangents_may_be_that_of_a_loop(name):
+  f, x = LOOPED[name], double(2, 3).square() + 0.1
+  own = custom_jvp(f)
+  own.defjvp(lambda primals, tangents: jvp(f, primals, tangents))
+  for derivative in (lambda f: grad(lambda x: f(x).sin().sum()), lambda f: hvp_of(lambda x: f(x).sin().sum())):
+    close(derivative(own)(x), derivative(f)(x))
+
+
+def hvp_of(f):
+  return lambda x: grad(lambda y: (grad(f)(y) * x).sum())(x)
+
+
+@pytest.mark.parametrize(
+  "tangent",
+  [
+    lambda x, t: t * t,
+    lambda x, t: t.relu() * x,
+    lambda x, t: (x * t).exp(),
+    lambda x, t: scan(lambda c, _: (c * t, None), x, length=2)[0],
+    lambda x, t: scan(lambda c, _: ((c[0] * x, c[1] + c[0] * c[0]), None), (t, x), length=2)[0][1],
+  ],
+)
 def test_a_rule_for_tangents_that_is_not_linear_has_no_gradient(tangent):
   x = double(2)
   close(jvp(rule_of(tangent), (x,), (x,))[1], tangent(x, x))

@@ -120,13 +120,13 @@ def unguarded(root: UOp, holes: Sequence[UOp]) -> UOp:
   infinite, as a rule has it that calls `jvp`; and what their own derivatives do (0 == t and f(t) is nan)."""
   depends, memo = set(holes), dict[UOp, UOp]()
   for u in root.toposort():
-    if any(s in depends for s in u.src):
+    if any(s in depends for s in depends_on(u)):
       depends.add(u)
       if u.op is Ops.WHERE and is_zero(u.src[1]):
         test = u.src[0].src[0] if u.src[0].op is Ops.AND else u.src[0]
         if test.op is Ops.CMPEQ and is_zero(test.src[0]):
           memo[u] = with_replaced(u.src[2] if test.src[1] in depends else u, memo)
-      elif u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
+      elif is_scan_result(u):
         src = [with_replaced(s, memo) for s in u.src]
         op = unguarded_steps(u.arg[1], [s in depends for s in u.src])
         memo[u] = op.loop.result(op.out, src)
@@ -149,4 +149,34 @@ def is_zero(u: UOp) -> bool:
 
 def reads(roots: Iterable[UOp], holes: Sequence[UOp], ends: set[UOp]) -> bool:
   """Whether one of these depends on `holes`, above `ends`."""
-  return not set(holes).isdisjoint(UOp.sink(*roots).toposort(lambda u: u not in ends))
+  return not all_below(roots, ends).isdisjoint(holes)
+
+
+def all_below(roots: Iterable[UOp], ends: set[UOp]) -> set[UOp]:
+  """What these depend on, down to `ends`: of a loop only what its steps read for this result."""
+  seen, stack = set[UOp](), [*roots]
+  while stack:
+    u = stack.pop()
+    if u not in seen and u not in ends:
+      seen.add(u)
+      stack += depends_on(u)
+  return seen
+
+
+def depends_on(u: UOp) -> Sequence[UOp]:
+  """The sources on which it depends: of a loop those that its steps read for this result."""
+  if not is_scan_result(u):
+    return u.src
+  loop, out = u.arg[1].loop, u.arg[1].out
+  carries = dict(zip(loop.holes, loop.after))
+  needed = {loop.holes[out]} if isinstance(out, int) else all_below([out], set()).intersection(loop.holes)
+  todo = [*needed]
+  while todo:
+    if (after := carries.get(todo.pop())) is not None:
+      todo += (more := all_below([after], set()).intersection(loop.holes) - needed)
+      needed |= more
+  return [x for h, x in zip(loop.holes, u.src) if h in needed]
+
+
+def is_scan_result(u: UOp) -> bool:
+  return u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp)
