@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparisons, bits and casts, and the operators that stand for them."""
+"""Elementwise arithmetic, comparisons and bits, and the operators that stand for them."""
 
 import functools
 import math
@@ -10,10 +10,8 @@ from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common
 from tinygrad.mixin.movement import Movement
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
-from tinygrad.uop import CARDS, GroupOp, Ops, UOp, describe
+from tinygrad.uop import CARDS, GroupOp, Ops, UOp
 
-_bool: TypeAlias = bool  # inside the class the names are its methods
-_int: TypeAlias = int
 T = TypeVar("T", bound="Elementwise")
 
 Operator: TypeAlias = Callable[[T, Any], T]
@@ -27,7 +25,7 @@ def unary(op: Ops) -> Callable[[T], T]:
 def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
   """What a method stands for: `x op y`, the operator that finds its tensor on its right, and `x op= y`."""
 
-  def applied(reverse: _bool) -> Operator[T]:
+  def applied(reverse: bool) -> Operator[T]:
     return lambda self, x: method(self, x, reverse)
 
   return applied(False), applied(True), lambda self, x: self.assign(method(self, x, False))
@@ -35,120 +33,6 @@ def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
 
 class Elementwise(Movement):
   __slots__ = ()
-
-  # ---- types
-
-  def bitcast(self, dtype: DType | str) -> Self:
-    """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
-    divide. A bool is a byte of 0 or 1; a byte that is not 0 is read as True.
-
-    Examples:
-      >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
-      [1065353216]
-      >>> Tensor([1.0]).bitcast(dtypes.uint8).shape
-      (4,)
-    """
-    d = to_dtype(dtype)
-    if d is not self.dtype and dtypes.bool in (d, self.dtype):  # which is one bit to processors
-      return self.cast(dtypes.uint8).bitcast(d) if d is not dtypes.bool else self.bitcast(dtypes.uint8).ne(0)
-    old, new = self.dtype.itemsize, d.itemsize
-    if old == new:
-      return self._new(self.uop.bitcast(d))
-    words = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
-    if not self.ndim or self.shape[-1] * old % new:
-      rule = f"bitcast: the last dim of {describe(self.uop)} does not divide into elements of {new} bytes ({d})"
-      raise ValueError(f"{rule}\n  fix: pad it to a multiple of {new // old} elements, or cast to convert the values")
-    bits = self._new(self.uop.bitcast(words[old]))
-    if new < old:
-      parts = [bits.rshift(8 * new * i).cast(words[new]) for i in range(old // new)]
-      return parts[0].stack(*parts[1:], dim=-1).flatten(-2)._bits(d)
-    k = new // old
-    split = bits.reshape((*self.shape[:-1], self.shape[-1] // k, k)).cast(words[new])
-    parts = [split._slice(self.ndim, i, i + 1).squeeze(-1).lshift(8 * old * i) for i in range(k)]
-    return functools.reduce(lambda x, y: x.bitwise_or(y), parts)._bits(d)
-
-  def _bits(self, dtype: DType) -> Self:
-    return self._new(self.uop.bitcast(dtype))
-
-  def half(self) -> Self:
-    """Cast to float16: 11 bits of precision, at most 65504.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.0, 70000.0]).half().tolist()
-      [1.0, inf]
-    """
-    return self.cast(dtypes.float16)
-
-  def bfloat16(self) -> Self:
-    """Cast to bfloat16: the range of float32, 8 bits of precision.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.00390625]).bfloat16().float().tolist()
-      [1.0]
-    """
-    return self.cast(dtypes.bfloat16)
-
-  def float(self) -> Self:
-    """Cast to float32.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1, 2]).float().tolist()
-      [1.0, 2.0]
-    """
-    return self.cast(dtypes.float32)
-
-  def double(self) -> Self:
-    """Cast to float64. TypeError on a device that has none.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1, 2], device="CPU").double().tolist()
-      [1.0, 2.0]
-    """
-    return self.cast(dtypes.float64)
-
-  def bool(self) -> Self:
-    """Cast to bool: whether each element is not 0.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([0.0, 0.5]).bool().tolist()
-      [False, True]
-    """
-    return self.cast(dtypes.bool)
-
-  def short(self) -> Self:
-    """Cast to int16, floats toward zero.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.9, -1.9]).short().tolist()
-      [1, -1]
-    """
-    return self.cast(dtypes.int16)
-
-  def int(self) -> Self:
-    """Cast to int32, floats toward zero.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.9, -1.9]).int().tolist()
-      [1, -1]
-    """
-    return self.cast(dtypes.int32)
-
-  def long(self) -> Self:
-    """Cast to int64, floats toward zero.
-    Shape: `(..) -> (..)`.
-
-    Examples:
-      >>> Tensor([1.9, -1.9]).long().tolist()
-      [1, -1]
-    """
-    return self.cast(dtypes.int64)
 
   # ---- how ops are applied
 
@@ -193,11 +77,15 @@ class Elementwise(Movement):
     """A primitive that gives whole numbers; integers stay as they are."""
     return self._unary(op) if dtypes.is_float(self.dtype) else self._value()
 
-  def _binary(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
+  def _bits(self, dtype: DType) -> Self:
+    """The same bits read as another type of the same width."""
+    return self._new(self.uop.bitcast(dtype))
+
+  def _binary(self, op: Ops, x: Any, name: str, reverse: bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
     return self._new(a.alu(OF_BOOLS.get(op, op) if a.dtype is dtypes.bool else op, b))
 
-  def _comparison(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
+  def _comparison(self, op: Ops, x: Any, name: str, reverse: bool = False) -> Self:
     return self._binary(op, self._comparable(x), name, reverse)
 
   def _beyond(self, x: Any) -> Any:
@@ -213,7 +101,7 @@ class Elementwise(Movement):
     side = self._beyond(x)
     return self._wrap(UOp.const(dtypes.float32, side * math.inf)) if side else x
 
-  def _integer_binary(self, op: Ops, x: Any, name: str, reverse: _bool = False, boolean: _bool = False) -> Self:
+  def _integer_binary(self, op: Ops, x: Any, name: str, reverse: bool = False, boolean: bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
     if dtypes.is_float(a.dtype) or (dtypes.is_bool(a.dtype) and not boolean):
       kinds = "integers or bools" if boolean else "integers"
@@ -248,7 +136,7 @@ class Elementwise(Movement):
     """
     return self.alu(Ops.NOT if self.dtype is dtypes.bool else Ops.NEG)
 
-  def add(self, x: Any, reverse: _bool = False) -> Self:
+  def add(self, x: Any, reverse: bool = False) -> Self:
     """x + y; of bools their or.
     Shape: `(..), (..) -> (..)`.
 
@@ -260,7 +148,7 @@ class Elementwise(Movement):
     """
     return self._binary(Ops.ADD, x, "add", reverse)
 
-  def sub(self, x: Any, reverse: _bool = False) -> Self:
+  def sub(self, x: Any, reverse: bool = False) -> Self:
     """x - y. TypeError for bools.
     Shape: `(..), (..) -> (..)`.
 
@@ -273,7 +161,7 @@ class Elementwise(Movement):
       mismatch("sub", "bools cannot be subtracted", (a, b), "use ^ for their difference, or cast to int", TypeError)
     return self._new(a.alu(Ops.SUB, b))
 
-  def mul(self, x: Any, reverse: _bool = False) -> Self:
+  def mul(self, x: Any, reverse: bool = False) -> Self:
     """x * y; of bools their and.
     Shape: `(..), (..) -> (..)`.
 
@@ -283,7 +171,7 @@ class Elementwise(Movement):
     """
     return self._binary(Ops.MUL, x, "mul", reverse)
 
-  def div(self, x: Any, reverse: _bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
+  def div(self, x: Any, reverse: bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
     """x / y as a float; with `rounding_mode` the quotient rounded toward zero or down, integers staying integers.
     Shape: `(..), (..) -> (..)`.
 
@@ -325,7 +213,7 @@ class Elementwise(Movement):
     """Whether a remainder has the other sign than its divisor."""
     return self.ne(0).bitwise_and(self.lt(0).ne(divisor.lt(0)))
 
-  def mod(self, x: Any, reverse: _bool = False) -> Self:
+  def mod(self, x: Any, reverse: bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %.
     Shape: `(..), (..) -> (..)`.
 
@@ -373,12 +261,12 @@ class Elementwise(Movement):
     q0, y0 = quotient.sub(q1), y.sub(y1)
     return self.sub(q1.mul(y1)).sub(q1.mul(y0)).sub(q0.mul(y1)).sub(q0.mul(y0))
 
-  def _upper(self, low: _int) -> Self:
+  def _upper(self, low: int) -> Self:
     """The floats without their last bits, as constants to a gradient."""
     word = dtypes.uint64 if self.dtype is dtypes.float64 else dtypes.uint32
     mask = (1 << 8 * word.itemsize) - (1 << low)
-    bits: Self = self._new(self.uop.detach()).bitcast(word).bitwise_and(mask)
-    return bits.bitcast(self.dtype)
+    bits: Self = self._new(self.uop.detach())._bits(word).bitwise_and(mask)
+    return bits._bits(self.dtype)
 
   def maximum(self, x: Any) -> Self:
     """The greater of x and y, nan if one is; where they are equal each has half of the derivative.
@@ -400,7 +288,7 @@ class Elementwise(Movement):
     """
     return self._binary(Ops.MIN, x, "minimum")
 
-  def pow(self, x: Any, reverse: _bool = False) -> Self:
+  def pow(self, x: Any, reverse: bool = False) -> Self:
     """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
     root.
     Shape: `(..), (..) -> (..)`.
@@ -633,7 +521,7 @@ class Elementwise(Movement):
     """
     return self._comparison(Ops.CMPNE, x, "ne")
 
-  def _or_equal(self, x: Any, name: str, reverse: _bool) -> Self:
+  def _or_equal(self, x: Any, name: str, reverse: bool) -> Self:
     a, b = self._operands(self._comparable(x), name, reverse)
     if dtypes.is_float(a.dtype):  # nan is neither below, equal nor above
       return self._new(a.alu(Ops.CMPLT, b).alu(Ops.OR, a.alu(Ops.CMPEQ, b)))
@@ -690,7 +578,7 @@ class Elementwise(Movement):
 
   # ---- bits
 
-  def bitwise_and(self, x: Any, reverse: _bool = False) -> Self:
+  def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
     """x & y of integers or bools. TypeError for floats.
     Shape: `(..), (..) -> (..)`.
 
@@ -700,7 +588,7 @@ class Elementwise(Movement):
     """
     return self._integer_binary(Ops.AND, x, "bitwise_and", reverse, boolean=True)
 
-  def bitwise_or(self, x: Any, reverse: _bool = False) -> Self:
+  def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
     """x | y of integers or bools. TypeError for floats.
     Shape: `(..), (..) -> (..)`.
 
@@ -710,7 +598,7 @@ class Elementwise(Movement):
     """
     return self._integer_binary(Ops.OR, x, "bitwise_or", reverse, boolean=True)
 
-  def bitwise_xor(self, x: Any, reverse: _bool = False) -> Self:
+  def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
     """x ^ y of integers or bools. TypeError for floats.
     Shape: `(..), (..) -> (..)`.
 
@@ -740,9 +628,9 @@ class Elementwise(Movement):
       >>> Tensor([0, 5]).logical_not().tolist()
       [True, False]
     """
-    return self.bool().alu(Ops.NOT)
+    return self.cast(dtypes.bool).alu(Ops.NOT)
 
-  def lshift(self, x: Any, reverse: _bool = False) -> Self:
+  def lshift(self, x: Any, reverse: bool = False) -> Self:
     """x << y; 0 where y is the type's width or more, or negative.
     Shape: `(..), (..) -> (..)`.
 
@@ -752,7 +640,7 @@ class Elementwise(Movement):
     """
     return self._integer_binary(Ops.SHL, x, "lshift", reverse)
 
-  def rshift(self, x: Any, reverse: _bool = False) -> Self:
+  def rshift(self, x: Any, reverse: bool = False) -> Self:
     """x >> y; arithmetic for signed types. Where y is the type's width or more, or negative, only the sign is left.
     Shape: `(..), (..) -> (..)`.
 
@@ -764,7 +652,7 @@ class Elementwise(Movement):
 
   # ---- operators
 
-  def _floordiv(self, x: Any, reverse: _bool = False) -> Self:
+  def _floordiv(self, x: Any, reverse: bool = False) -> Self:
     return self.div(x, reverse, "floor")
 
   __neg__, __invert__ = neg, bitwise_not

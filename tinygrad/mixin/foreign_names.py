@@ -300,7 +300,7 @@ FOREIGN_PARAMETERS = {
   "transpose": {"axes": "x.permute(axes)", "*dims": "x.permute{}"},
   "zeros": {"size": "Tensor.zeros(*size)"},
 }
-PER_ELEMENT = ".elementwise", ".math"  # the modules whose methods are
+PER_ELEMENT = ".elementwise", ".casts", ".math"  # the modules whose methods are
 ALSO_IN_PLACE = "cumprod", "cumsum", "scatter_reduce", "tril", "triu"
 
 

@@ -7,11 +7,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.mixin.base import also_named, check_choice, python_number
-from tinygrad.mixin.elementwise import Elementwise
+from tinygrad.mixin.casts import Casts
 from tinygrad.transforms.tangent_rules import custom_jvp
 
 P = ParamSpec("P")
-T = TypeVar("T", bound=Elementwise)
+T = TypeVar("T", bound=Casts)
 # (f(x)/x - 1)/x² in x², least squares at Chebyshev nodes, for float64 and what is rounded to float32; with the error
 # of f(x): asin (6e-20, 1e-12) and atanh (3e-20, 6e-12) for |x| <= 1/2, atan (5e-18, 9e-12) and sinh (7e-23, 6e-11) to 1
 SERIES = {
@@ -85,7 +85,7 @@ _cosh.defjvp(lambda x, t: (_cosh(*x), t[0].mul(x[0].sinh())))
 _atanh.defjvp(lambda x, t: (_atanh(*x), t[0].div(x[0].add(1).mul(x[0].sub(1, reverse=True)))))
 
 
-class Math(Elementwise):
+class Math(Casts):
   """Functions of a real argument take integers as floats."""
 
   __slots__ = ()
