@@ -28,8 +28,6 @@ def with_loops(sink: UOp, values: Mapping[UOp, UOp]) -> UOp:
       src = (*src[:first], *(r for s in u.src[first:] for r in loops.get(s, (s,))))
     if u.dtype is not dtypes.index:
       src = tuple([simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src])
-    if u.op is Ops.FOLD and len(src) == 1:
-      return src[0]
     made = on_sources(u, src)
     return simplify(made) if made is not u and made.dtype is dtypes.bool else made
 
