@@ -1,4 +1,4 @@
-"""One stored value of the local graph -> the AST of one kernel.
+"""One stored value of the local graph -> the AST of one kernel, by way of its graph over numbered memory.
 
 The result's index becomes ranges; every op below it turns the index of its result into the indices of its sources
 ("pull"), until loads are reached. Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT
@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import exact
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
 from tinygrad.schedule.items import ScheduleItem
@@ -23,24 +22,18 @@ from tinygrad.uop.local import element_of, lengths, start
 from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.node import HALVES
 from tinygrad.uop.node import sint_to_uop as number
-from tinygrad.uop.rewrite import on_sources, rebuild
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
 Step = Generator[Key, UOp, UOp]  # what a value is made of: it asks for others by their keys
 
 
 class Pull:
-  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None) -> None:
-    self.homes, self.root, self.ids = homes, root, LoopIds()
+  def __init__(self) -> None:
+    self.ids = LoopIds()
     self.memo: dict[Key, UOp] = {}
-    self.params: dict[tuple[int, bool], UOp] = {}
     # loops of reductions, by lengths and the index around them
     self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}
-
-  def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
-    if (slot, peers) not in self.params:
-      self.params[slot, peers] = UOp.new(Ops.PARAM, dtype, (), ParamArg(len(self.params), size, peers))
-    return self.params[slot, peers]
 
   def new_range(self, end: sint, kind: AxisKind) -> UOp:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
@@ -65,15 +58,14 @@ class Pull:
   def step(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     """`u[idx]`, of the values that it asks for."""
     op = u.op
-    if u in self.homes and u is not self.root:
-      home = self.homes[u]
-      return _load(self.param(home.slot, u.dtype, home.size), home.place(idx), valid)
+    if (home := home_of(u)) is not None:
+      return _load(param(home, u.dtype), home.place(idx), valid)
     if op in GroupOp.Elementwise:
       xs = []
       for s in u.src:
         xs.append((yield s, idx if s.shape else (), valid))
       return UOp.new(op, u.dtype, tuple(xs), u.arg)
-    if op in TRANSPARENT:
+    if op in TRANSPARENT:  # within the template of a COLLECTIVE
       return (yield u.src[0], idx, valid)
     if (index_map := CARDS[op].index_map) is not None:
       return (yield from self.step_movement(u, index_map(u, idx), valid))
@@ -96,8 +88,7 @@ class Pull:
     other = UOp.const(u.dtype, fill)
     if is_false(gate) or 0 in u.src[0].max_shape:
       return other
-    condition = both(valid, gate)
-    return _select(gate, (yield u.src[0], inner, condition), other, condition)
+    return _select(gate, (yield u.src[0], inner, both(valid, gate)), other)
 
   def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> Step:
     axis: int = u.arg
@@ -166,12 +157,12 @@ class Pull:
     devices that hold parts, a loop within the other."""
     c = u.src[0].arg
     source, placement = u.src[0].src[u.arg[0]], c.placements[u.arg[0]]
-    home = next(self.homes[s] for s in in_one_memory(source) if s in self.homes)
+    home = next(found for s in in_one_memory(source) if (found := home_of(s)) is not None)
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
     owner, inner, sizes, folds = element_of(placement, c.result, u.arg[1], idx, self.new_range)
-    param = self.param(home.slot, source.dtype, home.size, peers=True)
+    table = param(home, source.dtype, peers=True)
     place = replace(home, shape=sizes).place(inner)
-    x = _load(UOp.new(Ops.PEER, source.dtype, (param, owner)), place, valid)
+    x = _load(UOp.new(Ops.PEER, source.dtype, (table, owner)), place, valid)
     for op, loops in folds.items():
       # a sum over devices is carried in float32: range and precision of halves do not depend on how many there are
       value = converted(x, dtypes.float32) if op is Ops.ADD and x.dtype in HALVES else x
@@ -206,63 +197,78 @@ def _load(pointer: UOp, offset: UOp, valid: UOp | None) -> UOp:
   return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, *gate)), *other))
 
 
-def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
+def _select(gate: UOp, x: UOp, other: UOp) -> UOp:
   """`gate ? x : other`; for a load under just this condition `other` is the load's alternative."""
-  if x.op is Ops.LOAD and len(x.src) == 2 and condition is gate and len(x.src[0].src) == 3 and x.src[0].src[2] is gate:
-    return UOp.new(Ops.LOAD, x.dtype, (x.src[0], other))
-  return choice(gate, x, other)
+  alone = x.op is Ops.LOAD and x.src[0].src[2:] == (gate,)
+  return UOp.new(Ops.LOAD, x.dtype, (x.src[0], other)) if alone else choice(gate, x, other)
 
 
-def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
-  """What decides about the kernel that stores `value`, whichever slots it reads and writes; and these, in the order in
-  which the key names them."""
-  slots, number = dict[int, int](), dict[UOp, int]()
-  out, stack = list[object](), [value]
-  if isinstance(target, Home):
-    out.append((slots.setdefault(target.slot, 0), replace(target, slot=0)))
-  else:
-    stack.append(target)
-  while stack:
-    u = stack[-1]
-    home = homes.get(u) if u is not value or not isinstance(target, Home) else None
-    src = () if home else u.src[:1] if u.op in TRANSPARENT else u.src
-    if u not in number and (missing := [s for s in src if s not in number]):
-      stack += missing
-      continue
-    stack.pop()
-    if u in number:
-      continue
-    number[u] = len(number)
-    if home is not None:
-      out.append((u.dtype, u.shape, slots.setdefault(home.slot, len(slots)), replace(home, slot=0)))
-    elif not src:
-      out.append(u)
-    else:
-      out.append((u.op, u.dtype, None if u.op in TRANSPARENT else exact(u.arg), *[number[s] for s in src]))
-  return tuple(out), list(slots)
+def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[UOp, list[int]]:
+  """What decides about the kernel that stores `value`, whichever slots it reads and writes: the graphs of where it goes
+  and of itself, over memory that is numbered. And these slots, in the order of their numbers."""
+  slots, made = dict[int, int](), dict[UOp, UOp]()
+
+  def memory(u: UOp, home: Home) -> UOp:
+    number = slots.setdefault(home.slot, len(slots))
+    return UOp.new(Ops.HOLE, u.dtype, (), (number, u.shape, replace(home, slot=number)))
+
+  def is_stored(u: UOp) -> bool:
+    return u in homes and (u is not value or not isinstance(target, Home))
+
+  def cut(u: UOp) -> UOp | None:
+    v = next(v for v in u.down() if v.op not in TRANSPARENT or is_stored(v))
+    if is_stored(v):
+      return memory(v, homes[v])
+    waits = u.op in TRANSPARENT and len(u.src) > 1  # for what is no part of the value
+    return rebuild(v, make, made, cut) if waits else None
+
+  def make(u: UOp, src: Sources) -> UOp:
+    return src[0] if u.op in TRANSPARENT else on_sources(u, src)
+
+  out = memory(value, target) if isinstance(target, Home) else rebuild(target, make, made, cut)
+  return UOp.sink(out, rebuild(value, make, made, cut)), list(slots)
 
 
-def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> ScheduleItem:
-  """The kernel that stores `value` in `target`, on no devices yet: a whole buffer laid out as `value`, or a view
-  (movement over a buffer with a home). It is a SINK of one STORE; the first slot is the one written."""
-  pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
-  if isinstance(target, Home):
-    out = pull.param(target.slot, dtype, target.size)
-    while keeps_order(value) and (value is pull.root or value not in homes):
+def home_of(u: UOp) -> Home | None:
+  """Where numbered memory lies, in whose slot's place is its number."""
+  home: Home | None = u.arg[2] if u.op is Ops.HOLE and len(u.arg) > 2 else None
+  return home
+
+
+def param(home: Home, dtype: DType, peers: bool = False) -> UOp:
+  return UOp.new(Ops.PARAM, dtype, (), ParamArg(home.slot, home.size, peers))
+
+
+def lower(key: UOp) -> ScheduleItem:
+  """The kernel of a `structural_key`, on no devices yet. It stores a value in a whole buffer laid out as it is, or in a
+  view (movement over such memory); a SINK of one STORE. Its slots are numbers; the first is the one written."""
+  (target, value), pull = key.src, Pull()
+  dtype = value.dtype
+  if (home := home_of(target)) is not None:
+    out = param(home, dtype)
+    while keeps_order(value):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     # the shape of a COLLECTIVE is that of whole blocks; of an uneven one only the valid part is computed
     shape = lengths(value.arg.result, value.arg.template.shape) if value.op is Ops.COLLECTIVE else value.shape
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in shape)
-    index = UOp.new(Ops.INDEX, dtype, (out, replace(target, shape=value.max_shape).place(ranges)))
+    index = UOp.new(Ops.INDEX, dtype, (out, replace(home, shape=value.max_shape).place(ranges)))
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]
   src = (index, pull.value(value, ranges), *(r for r in ranges if r.op is Ops.RANGE))
-  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (UOp.new(Ops.STORE, dtypes.void, src),)))
-  slots = [slot for slot, _ in pull.params]
-  used = sorted((u for u in ast.toposort() if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
-  if len(used) < len(slots):  # simplification has dropped loads: number the rest anew
-    ast = substitute(ast, {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(used)})
+  return as_item(UOp.sink(UOp.new(Ops.STORE, dtypes.void, src)))
+
+
+def as_item(kernel: UOp) -> ScheduleItem:
+  """A kernel in its normal form, on no devices yet: with its PARAMs in order, those that are written first, and the
+  slots that they have stood for. Memory of a row's own keeps its number."""
+  ast = tidy(kernel)
+  written = {s.src[0].src[0].arg.slot for s in ast.src if s.src[0].src[0].arg.given}
+  params = [u for u in ast.toposort() if u.op is Ops.PARAM and u.arg.given]
+  params.sort(key=lambda p: p.arg.peers or p.arg.slot not in written)
+  places = list(dict.fromkeys((p.arg.slot, p.arg.peers) for p in params))  # own memory, or the table of the peers'
+  numbers = {p: places.index((p.arg.slot, p.arg.peers)) for p in params}
+  ast = substitute(ast, {p: p.replace(arg=replace(p.arg, slot=n)) for p, n in numbers.items()})
   check_graph(ast, "kernel")
-  names, peers = tuple(v.arg[0] for v in ast.variables()), any(u.arg.peers for u in used)
-  return ScheduleItem(ast, tuple(slots[u.arg.slot] for u in used), (), names, peers)
+  names, peers = tuple(v.arg[0] for v in ast.variables()), any(p.arg.peers for p in params)
+  return ScheduleItem(ast, tuple(slot for slot, _ in places), (), names, peers, writes=len(written))

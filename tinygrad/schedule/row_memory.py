@@ -7,7 +7,6 @@ from dataclasses import replace
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.numerics.own_memory import with_accesses
-from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import Group
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
@@ -85,16 +84,6 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
   sink = with_accesses(UOp.sink(*group.stores), mapping)
   return tidy(sink if target.threads else UOp.sink(*computed_once(sink.src, group.rows, len(own))))
-
-
-def with_slots(kernel: UOp) -> ScheduleItem:
-  """The kernel as an item, on no devices yet: its PARAMs in order, with the slots that these stand for."""
-  params = [u for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.given]
-  written = {s.src[0].src[0].arg.slot: None for s in kernel.src if s.src[0].src[0].arg.given}
-  slots = tuple(dict.fromkeys((*written, *(p.arg.slot for p in params))))
-  numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
-  names = tuple(v.arg[0] for v in kernel.variables())
-  return ScheduleItem(tidy(substitute(kernel, numbers)), slots, (), names, False, writes=len(written))
 
 
 def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:

@@ -28,7 +28,7 @@ Rule = Callable[[UOp], UOp | None]
 Arrange = Callable[[Sequence[ScheduleItem], Mapping[int, Temp], Sequence[UOp]], Planned]
 ANY_TARGET = Target("any")  # what all have in common
 # by structural key, in whose order their slots count
-_lowered: dict[object, ScheduleItem] = PROCESS.table(KEPT_KERNELS)
+_lowered: dict[UOp, ScheduleItem] = PROCESS.table(KEPT_KERNELS)
 COMPUTES = GroupOp.Elementwise | fuse.REDUCES  # and do not only move elements
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
@@ -198,8 +198,7 @@ class _Builder:
       return ScheduleItem(ast, tuple(map(slot_of, xs)), (), (), False)
     key, slots = structural_key(value, target, homes)
     if (known := _lowered.get(key)) is None:
-      new = lower(value, target, homes)
-      known = _lowered[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
+      known = _lowered[key] = lower(key)
     return replace(known, slots=tuple(slots[i] for i in known.slots))
 
   def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:

@@ -13,6 +13,7 @@ from tinygrad.helpers import dedup
 from tinygrad.numerics.split_sums import CutTerms, Task, cut_of_terms, terms_in_parts
 from tinygrad.numerics.streaming import in_pieces, streamed, streamed_in_pieces
 from tinygrad.schedule.items import ScheduleItem, Temp
+from tinygrad.schedule.lower import as_item
 from tinygrad.schedule.row_groups import (
   RECOMPUTE_RATIO,
   STREAMED,
@@ -24,7 +25,7 @@ from tinygrad.schedule.row_groups import (
   single,
   work,
 )
-from tinygrad.schedule.row_memory import WHATEVER, one_kernel, with_slots
+from tinygrad.schedule.row_memory import WHATEVER, one_kernel
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loops import LoopIds, iterations
 
@@ -117,7 +118,7 @@ class Joins:
     parts = parts or (kernel,)
     params = {u for k in parts for u in k.toposort() if u.op is Ops.PARAM}
     memory = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in params}
-    return [with_slots(k) for k in parts], {slot: n for slot, n in sorted(memory.items()) if slot >= first}
+    return [as_item(k) for k in parts], {slot: n for slot, n in sorted(memory.items()) if slot >= first}
 
 
 def places_in(slots: Sequence[int], of: Iterable[int]) -> tuple[int, ...]:
