@@ -85,7 +85,7 @@ def test_a_tile_fits_the_registers(name, nbytes):
 def test_the_law_of_registers_sees_copies_in_another_order(monkeypatch):
   """Mutant: what is held for all copies of the other loop is what there is more of."""
   monkeypatch.setattr(cpu, "as_registers", lambda tile: (tile.lanes > 1, tile.copies))
-  monkeypatch.setattr(cpu, "held_of", lambda x, copies: 1)
+  monkeypatch.setattr(cpu, "live_registers", lambda x, copies: 1)
   assert any(most_held(lowered(k, 32)) > REGISTERS[32] for k in KERNELS.values())
 
 

@@ -177,13 +177,13 @@ def a_condition_around_products(patch):
 
 
 def copies_of_what_is_there(patch):
-  real = linearize.as_copy
+  real = linearize.as_async_copy
 
   def as_copy(u):
     made = real(u)
     return u if made.op is Ops.COPY and len(made.src[1].src) > 2 else made
 
-  patch.setattr(linearize, "as_copy", as_copy)
+  patch.setattr(linearize, "as_async_copy", as_copy)
 
 
 @pytest.mark.parametrize("mutant", [a_condition_around_products, copies_of_what_is_there])
@@ -193,7 +193,7 @@ def test_what_costs_cores_or_copies_is_seen(mutant, monkeypatch):
 
 
 def everything_is_kept(patch):
-  patch.setattr(tile_and_fuse, "pays", lambda *_: False)
+  patch.setattr(tile_and_fuse, "recomputing_pays", lambda *_: False)
 
 
 def one_sweep(patch):

@@ -49,11 +49,11 @@ def test_a_loop_that_divisions_read_from_its_end_is_turned(monkeypatch):
   back, falling = r * -1 + 31, k * -1 + 31
   assert lengths(back // 2 + back % 2 * 1000, r) == [16, 2]
   both = kernel(back // 3 + r // 3 * 1000, r)
-  assert loops.turn_ranges(both) is both
+  assert loops.reverse_ranges(both) is both
   assert lengths(falling // 2 + falling % 2 * 1000, k) == [32]
   (store,) = tidy(kernel(back // 3, r)).src
   assert store.src[1].src[0].src[1] is store.src[2] // 3
-  monkeypatch.setattr(loops, "turn_ranges", lambda sink: sink)  # a mutant
+  monkeypatch.setattr(loops, "reverse_ranges", lambda sink: sink)  # a mutant
   assert lengths(back // 2 + back % 2 * 1000, r) == [32]
 
 

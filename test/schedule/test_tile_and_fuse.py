@@ -415,12 +415,12 @@ def functions(stores):
 
 def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
   stores, r, x = softmax_of_a_row()
-  once = row_memory.computed_once(stores, (r,), 2)
+  once = row_memory.eliminate_common_functions(stores, (r,), 2)
   assert (functions(stores), functions(once), len(once)) == (2, 1, 3)
   assert once[0].src[0].src[0].arg == ParamArg(-3, 8) and once[0].src[2] is r and once[0].src[3].arg[1] is AxisKind.LOOP
   i = loop(8, 7)
   changed, r, x = softmax_of_a_row([put(x, i, UOp.const(dtypes.float32, 1.0), r, i)])
-  assert row_memory.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
+  assert row_memory.eliminate_common_functions(changed, (r,), 2) is changed  # x is another when it is read again
   for nbytes in (1, 1 << 18):
     block_bytes(fresh, nbytes)
     d = data(33, 50)
@@ -441,12 +441,12 @@ def test_memory_of_a_row_is_taken_over_by_what_follows_element_by_element(fresh)
   one = UOp.const(dtypes.float32, 1.0)
   second, flipped = put(y, j, of(Ops.ADD, loaded(x, j), one), r, j), put(y, j, loaded(x, 7 - j), r, j)
   here, across = (list(blocks.indices([s])) for s in (second, flipped))
-  assert blocks.takes_over(second.src[0], here, (), x)
-  assert not blocks.takes_over(second.src[0], here, (x,), x)  # it is read again
-  assert not blocks.takes_over(flipped.src[0], across, (), x)
-  assert not blocks.takes_over(second.src[0], here, (), own_memory(-1, 16))
+  assert blocks.reuses_memory(second.src[0], here, (), x)
+  assert not blocks.reuses_memory(second.src[0], here, (x,), x)  # it is read again
+  assert not blocks.reuses_memory(flipped.src[0], across, (), x)
+  assert not blocks.reuses_memory(second.src[0], here, (), own_memory(-1, 16))
   q, k, v, w = (data(2, 40, 16) for _ in range(4))
-  fresh.setattr(blocks, "takes_over", lambda *a: True)  # a mutant
+  fresh.setattr(blocks, "reuses_memory", lambda *a: True)  # a mutant
   apart, together = both(lambda: attention(q, k, v, w))
   assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2
 

@@ -368,7 +368,7 @@ class Values:
       return self.apply(u, [self.node(Ops.VECTORIZE, dtypes.int32.vec(len(numbers)), numbers), limit])
     return self.apply(u, [self.emit(s, env) for s in u.src])
 
-  def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
+  def address(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
     """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an
     INDEX."""
     param, offset = access.src[0], access.src[1]
@@ -402,8 +402,8 @@ class Values:
   def load(self, u: UOp, env: Env) -> UOp:
     if u.dtype is not u.src[0].src[0].dtype:
       return self.load_words(u, env)
-    together, nth = self.beside(u.src[0], env, u.src[1:])
-    memory, base, step, mask, safe = self.reach(u.src[0], together[0])
+    together, nth = self.vector_of(u.src[0], env, u.src[1:])
+    memory, base, step, mask, safe = self.address(u.src[0], together[0])
     if mask is not None and mask.op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
     counts = [v.dtype.count for v in (memory, base, mask) if v is not None]
@@ -428,7 +428,7 @@ class Values:
       mask, other, counts = backwards(self, mask), other if other is None else backwards(self, other), counts[:2]
     if shuffled and max(counts) == 1 and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return strided(self, lambda shift: read(self.moved(base, shift), 1), step, lanes)
-    copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
+    copies = self.transposable(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
     base, n = self.moved(base, -env[copies]), extent(copies)
@@ -439,7 +439,7 @@ class Values:
 
   def load_words(self, u: UOp, env: Env) -> UOp:
     """Neighbours in memory as one number, where lanes are neighbours too, or share it; else put together."""
-    memory, base, step, _, _ = self.reach(u.src[0], env)
+    memory, base, step, _, _ = self.address(u.src[0], env)
     kind, n = memory.dtype.scalar(), u.dtype.itemsize // memory.dtype.itemsize
     if base.dtype.count > 1 or step not in (0, n) or memory.dtype.count > 1 or len(u.src[0].src) > 2:
       return self.value(put_together(u), env)
@@ -447,7 +447,7 @@ class Values:
     where = self.place(kind, n * lanes, memory, base, 1, None)
     return self.node(Ops.BITCAST, u.dtype.vec(lanes), (self.node(Ops.LOAD, where.dtype, (where,), None, here),))
 
-  def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
+  def transposable(self, access: UOp, lanes: int, step: int) -> UOp | None:
     """The range of several copies, at most as many as lanes, along which memory is contiguous where the lanes are not.
     No copy may have a condition, or memory, of its own."""
     terms, pointer = self.form(access.src[1]).terms, self.deps(access.src[0])
@@ -460,11 +460,11 @@ class Values:
     return self.parts(self.form(offset).plus(Affine(by)), {})[0]
 
   def store(self, u: UOp, env: Env) -> None:
-    together, nth = self.beside(u.src[0], env)
+    together, nth = self.vector_of(u.src[0], env)
     if nth + 1 < len(together):  # a vector is stored with its last element
       return
     values = tuple([self.value(u.src[1], e) for e in together])
-    memory, base, step, mask, _ = self.reach(u.src[0], together[0])
+    memory, base, step, mask, _ = self.address(u.src[0], together[0])
     if mask is not None and mask.op is Ops.CONST:
       return
     counts = [v.dtype.count for v in (*values, memory, base, mask) if v is not None]
@@ -473,7 +473,7 @@ class Values:
       values, mask = tuple([backwards(self, x) for x in values]), mask if mask is None else backwards(self, mask)
       base, step = self.moved(base, 1 - lanes), 1
     whole = mask is None and base.dtype.count == memory.dtype.count == 1
-    if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
+    if (copies := self.transposable(u.src[0], lanes, step) if whole else None) is None:
       where = self.place(values[0].dtype.scalar(), lanes, memory, base, step if len(values) == 1 else 1, mask)
       value = self.broadcast(*values, lanes) if len(values) == 1 else self.node(Ops.VECTORIZE, where.dtype, values)
       self.write(where, value)
@@ -493,7 +493,7 @@ class Values:
 
   # ---- vectors of neighbours in memory
 
-  def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[list[Env], int]:
+  def vector_of(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[list[Env], int]:
     """(the environments of the elements of an aligned vector that may be accessed at once, under one condition for all
     of it, in the order of memory; which of them this is)"""
     form = self.form(where.src[1])

@@ -60,7 +60,7 @@ def signature(ast: UOp) -> list[UOp]:
   return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
 
 
-def as_copy(u: UOp) -> UOp:
+def as_async_copy(u: UOp) -> UOp:
   """A store of 4, 8 or 16 bytes that were loaded together, or are 0, as one that takes place later."""
   if u.op is not Ops.STORE or u.src[1].dtype.count * u.src[1].dtype.itemsize not in (4, 8, 16):
     return u
@@ -199,7 +199,7 @@ class Linearizer:
     level = max(v.level_of(v.deps(after)), self.floor)
     once = [s.bit for s in v.stack].count(v.stack[level].bit) == 1  # its loop is no loop of blocks
     if after.arg and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
-      self.fill_ahead(stores, r, level, after.arg)
+      self.prefetch(stores, r, level, after.arg)
       self.filled[stores] = v.stack[level], memory
       return
     with v.outside(level if memory.isdisjoint(v.written) else max(level, self.beside)):
@@ -211,7 +211,7 @@ class Linearizer:
         self.barrier()
       self.filled[stores] = v.stack[-1], memory
 
-  def fill_ahead(self, stores: Sequence[UOp], r: UOp, level: int, ahead: int) -> None:
+  def prefetch(self, stores: Sequence[UOp], r: UOp, level: int, ahead: int) -> None:
     """Memory in blocks that iterations of r take in turn: the first are filled before the loop, and in each iteration,
     when what it needs has come and no thread is still at the one before, that of `ahead` iterations later."""
     v, end = self.values, r.src[0]
@@ -219,7 +219,7 @@ class Linearizer:
       self.barrier()
       for n in range(ahead):
         first = index(n) if end.op is Ops.CONST else within_bounds(index(n), end)
-        self.begin([substitute_free(s, {r: first}) for s in stores] if n < end.vmax else [])
+        self.begin_copies([substitute_free(s, {r: first}) for s in stores] if n < end.vmax else [])
     with v.outside(level):
       # what is filled one iteration ahead comes after what others have filled since
       beside = sum(bool(v.deps(u) & v.bit(r)) for u in self.ahead.values())
@@ -227,14 +227,14 @@ class Linearizer:
       later = UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))
       there = UOp.new(Ops.CMPLT, dtypes.bool, (later, end))
       moved = [substitute_free(s, {r: within_bounds(later, end)}) for s in stores]
-      self.begin([s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved])
+      self.begin_copies([s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved])
 
-  def begin(self, stores: Sequence[UOp]) -> None:
+  def begin_copies(self, stores: Sequence[UOp]) -> None:
     """Stores, of which those that copy from a kernel's arguments need not have come before they are waited for."""
     out = self.values.stack[-1].out
     first = len(out)
     self.effects([(s, tuple(r for r in s.src[2:] if r.arg[1] not in THREADS)) for s in stores])
-    out[first:] = [as_copy(u) for u in out[first:]]
+    out[first:] = [as_async_copy(u) for u in out[first:]]
     self.values.put(Ops.COMMIT, dtypes.void, (), self.ids.next())
 
   def barrier(self, of: int | str | None = None) -> None:
@@ -265,9 +265,9 @@ class Linearizer:
       elif f.src[0].op is Ops.MMA or any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
         self.reduce(self.together(f))
       else:
-        self.written_out(f, env)
+        self.reduce_unrolled(f, env)
 
-  def written_out(self, f: UOp, env: Env) -> None:
+  def reduce_unrolled(self, f: UOp, env: Env) -> None:
     v = self.values
     out: UOp | None = None
     for own in self.environments(f.src[1:]):
@@ -341,7 +341,7 @@ class Linearizer:
         known += more
     results: list[Result] = []
     for mine, core in self.late.items():
-      self.on_core(core, mine)
+      self.issue_product(core, mine)
     self.late.clear()
     for g, f in enumerate(group):
       for e, env in enumerate(around):
@@ -355,7 +355,7 @@ class Linearizer:
         out = v.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if vector else read[0]
         results.append((f, [v.key_of(x, env) for x in names[g]], out))
     for r in (r for r in reversed(ranges) if r.arg[1] in THREADS):
-      results = self.across(results, r)
+      results = self.reduce_across(results, r)
     for _, keys, out in results:
       for key in keys:
         v.memo[key] = out, home
@@ -377,7 +377,7 @@ class Linearizer:
     alike = all(g.src[1:] == out[0].src[1:] and self.lanes(g) == self.lanes(first) for g in out)
     return out if alike and ups <= copies and len(vectors) == 1 else []
 
-  def across(self, results: Sequence[Result], lane: UOp) -> list[Result]:
+  def reduce_across(self, results: Sequence[Result], lane: UOp) -> list[Result]:
     """What reductions amount to, given what each lane has, or each group of a cluster: within a warp by its registers,
     by halves; else in scratch memory, of as many at once as there is room for."""
     v, counts = self.values, {r: extent(r) for r in self.values.iteration if r.arg[1] is AxisKind.LOCAL}
@@ -390,9 +390,9 @@ class Linearizer:
     most = max((self.target.scratch - self.taken) // (8 * prod(counts.values())), 1)
     most = min(most, AT_ONCE) if any(r.arg[1] is AxisKind.CLUSTER for r in v.iteration) else most
     parts = (results[i : i + most] for i in range(0, len(results), most))
-    return [x for some in parts for x in self.in_memory(some, lane, beside, counts)]
+    return [x for some in parts for x in self.reduce_apart(some, lane, beside, counts)]
 
-  def in_memory(self, results: Sequence[Result], lane: UOp, beside: int, counts: dict[UOp, int]) -> Iterator[Result]:
+  def reduce_apart(self, results: Sequence[Result], lane: UOp, beside: int, counts: dict[UOp, int]) -> Iterator[Result]:
     """The same, of warps of `beside` lanes, of lanes that lie apart, and of groups: each thread reads what those of its
     number in the others have written. Groups write to one part of memory and then to another: all have read what is
     written over, and none ends before the others have read."""
@@ -497,17 +497,17 @@ class Linearizer:
     src = list[UOp]()
     for value, loops, held in ((x, of_a, core.a), (y, of_b, core.b)):
       if isinstance(held, SwizzledTile):  # where it lies
-        memory, base, *_ = v.reach(value.src[0], here)
+        memory, base, *_ = v.address(value.src[0], here)
         src.append(v.place(value.dtype, 1, memory, base, 0, None))
         continue
-      values = self.in_eights(core, value, u.src[2], loops, here)
+      values = self.load_matrix(core, value, u.src[2], loops, here)
       values = values or tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
       src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
-    self.on_core(core, mine, src)
+    self.issue_product(core, mine, src)
     if core.late:
       self.late[*mine] = core
 
-  def in_eights(self, core: Core, x: UOp, lane: UOp, loops: Sequence[UOp], here: Env) -> tuple[UOp, ...]:
+  def load_matrix(self, core: Core, x: UOp, lane: UOp, loops: Sequence[UOp], here: Env) -> tuple[UOp, ...]:
     """What a lane holds of an operand in a group's memory, read by all lanes of a warp together, with what they hold of
     the next tile where that makes it eight elements; nothing where that cannot be."""
     v, n = self.values, 8 // iterations(loops)
@@ -518,13 +518,13 @@ class Linearizer:
       return ()
     place, turned = found
     first = {**here, **{r: here[r] // n * n for r in others}}
-    memory, base, *_ = v.reach(x.src[0].replace(src=(x.src[0].src[0], place)), first)
+    memory, base, *_ = v.address(x.src[0].replace(src=(x.src[0].src[0], place)), first)
     where = v.place(x.dtype, 8, memory, base, 1, None)
     whole = v.node(Ops.LOAD, where.dtype, (where,), "turned" if turned else "eights", v.stack[-1])
     skip = sum(here[r] % n for r in others) * (8 // n)
     return tuple(v.node(Ops.EXTRACT, x.dtype, (whole,), (skip + i,)) for i in range(8 // n))
 
-  def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
+  def issue_product(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
     """A core's product for these registers; without operands: all that have been begun have come."""
     v, fresh = self.values, core.late and self.fresh.issuperset(mine)
     old = [UOp.const(a.dtype, 0) if fresh else v.read(a) for a in mine]

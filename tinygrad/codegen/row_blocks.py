@@ -125,7 +125,7 @@ def vectors(n: int, block: int, lanes: int) -> int:
   return int(n // block * ceildiv(block, lanes) + ceildiv(n % block, lanes))
 
 
-def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:
+def reuses_memory(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:
   """Whether what is written there may lie where q did: the store, with the accesses `here`, is the last that reads q,
   element by element. `later`: the memory that those after it touch."""
   p = where.src[0]
@@ -134,7 +134,7 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
   return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
-def beside_next(u: UOp, rows: Sequence[UOp]) -> bool:
+def in_columns(u: UOp, rows: Sequence[UOp]) -> bool:
   """Whether of a row's elements in memory each lies beside that of the next row."""
   terms = affine(u.src[1], {}).terms
   return is_given(u.src[0]) and not terms.keys() <= {*rows} and any(terms.get(r) == 1 for r in rows[-1:])
@@ -152,10 +152,10 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
   for i, s in enumerate(stores):
     where, p = s.src[0], s.src[0].src[0]
     if not p.arg.given and p not in memory:
-      columns[p] = any(shared_reads(s, rows)) or any(columns.get(u.src[0]) or beside_next(u, rows) for u in accessed[i])
+      columns[p] = any(shared_reads(s, rows)) or any(columns.get(u.src[0]) or in_columns(u, rows) for u in accessed[i])
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
-      free = (m for m, q in same if takes_over(where, accessed[i], later, q))
+      free = (m for m, q in same if reuses_memory(where, accessed[i], later, q))
       if (scratch := next(free, None)) is None:
         nbytes = round_up(block * p.arg.size * p.dtype.itemsize, LINE)
         scratch = UOp.new(Ops.SCRATCH, p.dtype, (), (offset, ids.next(), nbytes))

@@ -12,8 +12,8 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def tidy(sink: UOp) -> UOp:
-  """Folds constants under `sink`; turns, splits, joins and numbers its ranges."""
-  return number_ranges(join_ranges(split_ranges(turn_ranges(simplify(sink)))))
+  """Folds constants under `sink`; reverses, splits, joins and numbers its ranges."""
+  return number_ranges(join_ranges(split_ranges(reverse_ranges(simplify(sink)))))
 
 
 def with_loops(sink: UOp, values: Mapping[UOp, UOp]) -> UOp:
@@ -41,7 +41,7 @@ def divided_ranges(sink: UOp) -> list[tuple[UOp, int, int]]:
   return [(r, step, c) for r, step, c in steps if r.op is Ops.RANGE and static(r)]
 
 
-def turn_ranges(sink: UOp) -> UOp:
+def reverse_ranges(sink: UOp) -> UOp:
   """A loop over [0, n) that divisions read only as (x - r) // c and (x - r) % c runs the other way: r is n - 1 - r1,
   and what is divided grows along r1. A reduction keeps its order."""
   steps = divided_ranges(sink)

@@ -30,7 +30,7 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   return out.plus(Affine(offset.const)) if abs(offset.const) < min(rows.values(), default=1) else None
 
 
-def held_in_registers(group: Group, temps: Collection[int]) -> Group:
+def forward_stores(group: Group, temps: Collection[int]) -> Group:
   """The group in which who reads what was stored for the row that it is in knows the value itself; memory of `temps`
   for these is none at all. It computes it anew, or knows it still where the stores share all of their loops: if nothing
   that it is computed from is written meanwhile, and, of stores with other loops, if it is the only one."""
@@ -61,7 +61,7 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
   needs little."""
   room = target.scratch // 2 if target.threads and not group.streams else WHATEVER
   if target.threads:
-    group = held_in_registers(group, temps)
+    group = forward_stores(group, temps)
     # threads of a group that have no columns of their own do not meet: they would have nothing to share
     temps = temps if any({*s.src[2:]} != {*group.rows} for s in group.stores) else ()
   own, mapping, memo = dict[int, int](), dict[UOp, UOp](), dict[UOp, Affine]()
@@ -83,10 +83,10 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
       arg = replace(p.arg, slot=own[slot], size=size)
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
   sink = with_accesses(UOp.sink(*group.stores), mapping)
-  return tidy(sink if target.threads else UOp.sink(*computed_once(sink.src, group.rows, len(own))))
+  return tidy(sink if target.threads else UOp.sink(*eliminate_common_functions(sink.src, group.rows, len(own))))
 
 
-def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:
+def eliminate_common_functions(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:
   """The stores, where slow functions of the same elements, which several of them compute, are read from memory of the
   row; `own` kinds of such memory are there."""
   found: dict[UOp, dict[UOp, tuple[UOp, ...]]] = {}  # with loops by number -> as it is computed, and its loops

@@ -135,7 +135,7 @@ def tile_and_fuse(
     out = with_place(out, joins.place(item), joins)
   least = RECOMPUTE_ON_GRID if target.threads else RECOMPUTE
   if any(p.large(temps, least) for p in out):
-    compute_anew(out, temps, joins, least)
+    recompute_in_readers(out, temps, joins, least)
   users = Counter(s for place in out for s in place.touched)
   made = [merged(p, [s for s in p.written if s in temps and users[s] == 1], joins, temps) for p in out]
   if wrong := {item for p, new in zip(out, made) if new is None for item in p.members}:
@@ -157,7 +157,7 @@ def with_place(out: list[Place], here: Place, joins: Joins) -> list[Place]:
   return [*out, here]
 
 
-def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: int) -> None:
+def recompute_in_readers(out: list[Place], temps: dict[int, Temp], joins: Joins, least: int) -> None:
   """Large values that a group reads and an earlier one wrote are computed by the reader too, a few rows at a time,
   where that takes little memory: a backward pass does not keep what is quadratic in the length of a sequence."""
   spare, ids, target = max((s for p in out for s in p.touched), default=0), joins.ids, joins.target
@@ -166,7 +166,7 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
     if p.group is not None:
       p.group, p.slots = elsewhere(p.group, p.slots, ids), range(WHATEVER)
       for s in p.group.stores:
-        stores |= {s.src[0].src[0].arg.slot: s} if pays(s, stores, target) else {}
+        stores |= {s.src[0].src[0].arg.slot: s} if recomputing_pays(s, stores, target) else {}
   for i, place in enumerate(out):
     tried: set[int] = set()
     while place.group is not None and joins.tiled.isdisjoint(place.members):
@@ -198,10 +198,10 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], joins: Joins, least: 
           members = [*out[q].members, *place.members]
           place = out[q] = Place(members, group, group.written, group.touched, place.slots)
           break
-  drop_unread(out, temps)
+  drop_dead_stores(out, temps)
 
 
-def pays(store: UOp, anew: Container[int], target: Target) -> bool:
+def recomputing_pays(store: UOp, anew: Container[int], target: Target) -> bool:
   """Whether who reads what a store writes computes it anew, from what is smaller by far; on a grid from no
   more, what is computed `anew` itself aside, and by operations that take no longer than the bytes that they save."""
   found = accesses((store,))
@@ -214,7 +214,7 @@ def pays(store: UOp, anew: Container[int], target: Target) -> bool:
   return sum(n for s, n in read.items() if s not in anew) <= nbytes and work(store) <= most * nbytes
 
 
-def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
+def drop_dead_stores(out: list[Place], temps: Mapping[int, Temp]) -> None:
   """Leaves out intermediate values that all who read them compute themselves."""
   read: set[int] = set()
   for place in reversed(out):

@@ -371,14 +371,14 @@ def reads_of(
     count = held * prod(c for r, c in copies.items() if r in x.strides)
     if window is None:
       loads.append(count)
-      vectors = max(vectors, held_of(x, nested))
+      vectors = max(vectors, live_registers(x, nested))
     else:
       loads.append(count * window.part(x, copies[window.along]))
       vectors = max(vectors, count if window.along in x.strides else held)
   return loads, vectors
 
 
-def held_of(x: Access, copies: Sequence[tuple[UOp | None, int]]) -> int:
+def live_registers(x: Access, copies: Sequence[tuple[UOp | None, int]]) -> int:
   """How many registers of something are in use at once in a tile of these loops, the outermost first: those that a loop
   uses again on which it does not depend."""
   again = itertools.dropwhile(lambda loop: loop[1] == 1 or loop[0] in x.strides, copies)
