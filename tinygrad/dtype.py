@@ -312,7 +312,7 @@ def as_const(value: Any, dtype: DType) -> ConstType:
   if dtypes.is_float(d):
     x = float(value)
     if d is dtypes.float64 or not math.isfinite(x):
-      return x
+      return x if x == x else math.nan  # of one sign: a node is the same for both, whichever has come first
     if d.fmt is None:
       with numpy.errstate(all="ignore"):
         return float(numpy.float64(x).astype(to_numpy_dtype(d)))

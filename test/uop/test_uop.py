@@ -27,6 +27,8 @@ def test_equal_nodes_are_the_same_object():
 def test_constants_are_told_apart_by_their_bits():
   assert UOp.const(F, 0.0) is not UOp.const(F, -0.0)
   assert UOp.const(F, math.nan) is UOp.const(F, math.nan)
+  for value in (-math.nan, math.nan):  # of one sign, whichever has come first: code does not depend on it
+    assert math.copysign(1, UOp.const(F, value).arg) == 1
   x = UOp.buffer((3,), F, "CPU")
   assert x.pad([(1, 1)], 0.0) is not x.pad([(1, 1)], -0.0)
 
