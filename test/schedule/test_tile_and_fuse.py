@@ -643,3 +643,16 @@ def test_whose_memory_is_whose_counts(fresh):
 
   fresh.setattr(tile_and_fuse.Joins, "known", whichever)
   assert scheduled(*values) != once
+
+
+def test_what_a_variable_adds_is_no_step_within_a_row():
+  """Where in memory a part begins is the same for all of a row: its rows lie as they do in memory of their own."""
+  r = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, 1 << 17),), (0, AxisKind.LOOP))
+
+  def beside(at):
+    out, x = (UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(slot, 1 << 24)) for slot in range(2))
+    value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (x, at)),))
+    store = UOp.new(Ops.STORE, dtypes.void, (UOp.new(Ops.INDEX, dtypes.float32, (out, r)), value, r))
+    return row_groups.rows_beside_each_other(row_groups.single(UOp.sink(store), (0, 1), LoopIds(store)))
+
+  assert beside(r) == beside(r + UOp.variable("part", 0, 63) * (1 << 17)) == 1

@@ -7,7 +7,7 @@ optimizer's kernels run as one, and the scores of an attention exist for a few r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Target
@@ -250,14 +250,17 @@ def has_few_rows(group: Group, target: Target) -> bool:
   return target.threads and groups * target.group < target.busy and sum(map(work, group.stores)) > rows * ROW_WORK
 
 
+def steps_along(group: Group, r: UOp) -> Iterator[tuple[RowAccess, int, list[int]]]:
+  """The accesses to much memory along a loop of the rows, with the steps along it and within a row."""
+  for x in group.accesses:
+    if x.nbytes > SMALL and (step := x.offset.terms.get(r)) is not None:
+      yield x, step, [c for q, c in x.offset.terms.items() if q not in group.rows and q.op is not Ops.VARIABLE]
+
+
 def rows_beside_each_other(group: Group) -> int:
   """How many rows what is read at once belongs to, in memory in which a row's own elements lie further apart."""
-  beside = 1
-  for x in group.accesses if group.rows else ():
-    inner = [c for r, c in x.offset.terms.items() if r not in group.rows]
-    if x.nbytes > SMALL and 0 < (step := x.offset.terms.get(group.rows[-1], 0)) < max(inner, default=0):
-      beside = max(beside, BESIDE // step)
-  return beside
+  steps = (s for r in group.rows[-1:] for s in steps_along(group, r))
+  return max((BESIDE // step for _, step, inner in steps if 0 < step < max(inner, default=0)), default=1) or 1
 
 
 def fits(group: Group, cache: int) -> bool:
@@ -267,11 +270,9 @@ def fits(group: Group, cache: int) -> bool:
   if group.totals and iterations(independent) < LEAST_PARALLEL:
     return False
   last = [*independent, *(r for r in group.rows if r not in independent)][-1]
-  for x in group.accesses:
-    if x.nbytes > SMALL and (step := x.offset.terms.get(last)) is not None:
-      inner = [c for r, c in x.offset.terms.items() if r not in group.rows and r.op is not Ops.VARIABLE]
-      if max(inner, default=0) > step < RUN or min(inner, default=step) > min(x.offset.terms.values()):
-        return False
+  for x, step, inner in steps_along(group, last):
+    if max(inner, default=0) > step < RUN or min(inner, default=step) > min(x.offset.terms.values()):
+      return False
   return row_bytes(group) <= cache  # more would not stay there from one kernel to the next
 
 
