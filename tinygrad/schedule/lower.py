@@ -12,7 +12,7 @@ from dataclasses import replace
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element, nothing
-from tinygrad.schedule.homes import TRANSPARENT, Home, in_one_memory, keeps_order
+from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, peel
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, check_graph, simplify, substitute
@@ -157,8 +157,8 @@ class Pull:
     devices that hold parts, a loop within the other."""
     c = u.src[0].arg
     source, placement = u.src[0].src[u.arg[0]], c.placements[u.arg[0]]
-    home = next(found for s in in_one_memory(source) if (found := home_of(s)) is not None)
-    assert isinstance(placement, Sharding)  # between device sets there are Transfers
+    home = home_of(peel(source))
+    assert home is not None and isinstance(placement, Sharding)  # between device sets there are Transfers
     owner, inner, sizes, folds = element_of(placement, c.result, u.arg[1], idx, self.new_range)
     table = param(home, source.dtype, peers=True)
     place = replace(home, shape=sizes).place(inner)
@@ -243,19 +243,16 @@ def lower(key: UOp) -> ScheduleItem:
   """The kernel of a `structural_key`, on no devices yet. It stores a value in a whole buffer laid out as it is, or in a
   view (movement over such memory); a SINK of one STORE. Its slots are numbers; the first is the one written."""
   (target, value), pull = key.src, Pull()
-  dtype = value.dtype
+  shape = value.shape
   if (home := home_of(target)) is not None:
-    out = param(home, dtype)
     while keeps_order(value):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     # the shape of a COLLECTIVE is that of whole blocks; of an uneven one only the valid part is computed
     shape = lengths(value.arg.result, value.arg.template.shape) if value.op is Ops.COLLECTIVE else value.shape
-    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in shape)
-    index = UOp.new(Ops.INDEX, dtype, (out, replace(home, shape=value.max_shape).place(ranges)))
-  else:
-    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
-    index = pull.value(target, ranges).src[0]
-  src = (index, pull.value(value, ranges), *(r for r in ranges if r.op is Ops.RANGE))
+    target = target.replace(arg=(*target.arg[:2], replace(home, shape=value.max_shape)))
+  ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in shape)
+  place, x = pull.value(target, ranges).src[0], pull.value(value, ranges)
+  src = (place, x, *(r for r in ranges if r.op is Ops.RANGE))
   return as_item(UOp.sink(UOp.new(Ops.STORE, dtypes.void, src)))
 
 
