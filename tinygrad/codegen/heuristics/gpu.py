@@ -434,8 +434,8 @@ def columns_of(
   groups = max(workers // line, 1)  # where they are few, those of a cluster have the same columns, or there are fewer
   cluster = min(target.cluster, power_of_two(2 * target.units // groups)) if groups < target.units else 1
   line //= 2 if cluster == 1 and groups < target.units and line * beside * kind > SECTOR else 1
-  most = power_of_two(max(target.busy // max(workers, 1), 1))
-  return {**copies, along: beside}, min(most, target.group // line * cluster, power_of_two(length // AHEAD)), line
+  enough = power_of_two(max(target.busy // max(workers, 1), 1))
+  return {**copies, along: beside}, min(enough, target.group // line * cluster, power_of_two(length // AHEAD)), line
 
 
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
