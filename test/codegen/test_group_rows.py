@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_grid import Race, Thread, simulate
 
+from extra import gpu_model
 from tinygrad import Tensor
 from tinygrad.codegen import group_rows, linearize, lower, lower_kernel
 from tinygrad.codegen.primitives import tensorize
@@ -437,3 +438,16 @@ def test_a_mutant_of_the_law_is_seen(mutant, number, whole, monkeypatch):
   mutant(monkeypatch)
   with pytest.raises(AssertionError):
     test_maxima_that_change_on_the_way(number, None)
+
+
+def test_a_group_alone_holds_its_rows_in_registers_as_each_of_many_does():
+  """A loop over one group is none: stores that it does not enclose would be under a condition."""
+
+  def held(heads):
+    q, k, v = (gpu_model.empty(1, heads, n, 32, dtype=dtypes.bfloat16) for n in (16, 64, 64))
+    (kernel,) = gpu_model.kernels_of(lambda: q.scaled_dot_product_attention(k, v))
+    linear = lower_kernel(kernel, gpu_model.target_of(gpu_model.GPUS["sm_80"]))
+    return sum(own_memory.is_own(u) for u in linear)
+
+  with gpu_model.as_null(gpu_model.GPUS["sm_80"]):
+    assert held(1) == held(8) > 0
