@@ -15,7 +15,7 @@ from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.codegen.primitives.split import at, split_loop
 from tinygrad.codegen.primitives.stage import LINE, scratch
-from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, is_given
+from tinygrad.codegen.row_blocks import Ranges, bytes_of_row, indices, is_given, shared_reads
 from tinygrad.device import Target
 from tinygrad.device.cores import HIDDEN, REGISTERS, Core
 from tinygrad.dtype import dtypes
@@ -109,7 +109,9 @@ def team_of_blocks(
   fit = min(power_of_two(target.scratch // 2 // memory), every)
   core = next((c for f in reductions(stores) for c, _, _ in on_core(f, target) if not c.late), None)
   if core is None or extent(rows[-1]) < core.m:
-    many = team_rows(iterations(rows), fit, 1, target)
+    # what they read may be the same for all rows of a group
+    shared = any(rows[-1] in x for s in stores for x in shared_reads(s, rows))
+    many = team_rows(iterations(rows), fit, target) if shared else min(most, fit)
     return Team(many, min(many, SQUARE), SQUARE)
   many = max(every if held else fit, core.m)  # fewer would only have what a group copies copied for each
   if held and 2 * many <= most and are_pairs(stores, rows, common, core, many, target):
@@ -118,16 +120,17 @@ def team_of_blocks(
   return Team(many, many // core.m * down, across, target.scratch * held)
 
 
-def team_rows(rows: int, most: int, least: int, target: Target) -> int:
-  """How many rows a group has, with which the multiprocessor that has the most groups is done first: more of them read
-  less often what all rows need, fewer leave more groups, whose warps hide each other's latency."""
+def team_rows(rows: int, most: int, target: Target) -> int:
+  """How many rows a square of threads has, with which the multiprocessor that has the most groups is done first: more
+  of them read less often what all rows need, fewer leave more groups, whose warps hide each other's latency."""
 
   def cycles(mine: int) -> float:
-    groups, threads = ceildiv(rows, mine), SQUARE * min(mine, SQUARE) if least == 1 else mine // least * WARP
+    groups, threads = ceildiv(rows, mine), SQUARE * min(mine, SQUARE)
     waits = max(HIDDEN * WARP * target.units / (groups * threads), 1)
-    return float(ceildiv(groups, target.units) * mine * (1 + SQUARE / max(mine, SQUARE)) * waits)
+    reads = SQUARE / max(mine, SQUARE) + 1 / MOST_COPIES  # for each product
+    return float(ceildiv(groups, target.units) * mine * (1 + reads) * waits)
 
-  return min((most >> n for n in range(most.bit_length()) if most >> n >= least), key=cycles)
+  return min((most >> n for n in range(most.bit_length())), key=cycles)
 
 
 def are_pairs(stores: Sequence[UOp], rows: Ranges, common: set[UOp], core: Core, many: int, target: Target) -> bool:
