@@ -24,6 +24,7 @@ from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics.cores import Product as ProductPlan
 from tinygrad.codegen.heuristics.cores import schedule_product
 from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
+from tinygrad.codegen.linearize import Linearizer
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives import IllegalStep, tensorize
 from tinygrad.debug.estimate import estimate
@@ -33,7 +34,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.schedule import fuse
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 
 CORES = Target("CORES", vector_registers=96, scratch=100 << 10, threads=True, cores=(F16, TF32))
 
@@ -333,23 +334,37 @@ def test_a_core_reads_tiles_in_any_layout(x, y, stages):
     close(Machine(scheduled(ast, tiles(core, (16, 8), stages), target), arrays, {}).out, want)
 
 
-def test_blocks_that_are_still_read_are_not_filled():
-  """With as many in use as of products that have come when they are begun, one is filled too early."""
+def in_blocks(stages: int, reading: int) -> tuple[list[UOp], list[np.ndarray], np.ndarray]:
+  """(linear code of a product on a late core, its operands, its values)"""
   core = late_core(True, True)
   ast, arrays = of_layout(32, 16, 64 * 6, True, True)
-  hurried = tiles(core, (32, 8), 3)
+  planned = tiles(core, (32, 8), stages)
 
-  class Hurried(NestSchedule):
-    pipeline = lambda self, stages, reading=1: NestSchedule.pipeline(self, stages)  # noqa: E731
+  class Piped(NestSchedule):
+    pipeline = lambda self, *_: NestSchedule.pipeline(self, stages, reading)  # noqa: E731
 
   def steps(nest: NestSchedule) -> None:
-    nest.__class__ = Hurried
-    hurried(nest)
+    nest.__class__ = Piped
+    planned(nest)
 
-  linear = lower_kernel(ast, replace(CORES, cores=(core,)), 1, steps)
-  with pytest.raises((Race, AssertionError), match=r"by thread|Not equal"):
-    for seed in range(3):
-      close(simulate(linear, arrays, np.full(512, 77, np.float32), {}, seed), evaluate(ast, arrays))
+  return lower_kernel(ast, replace(CORES, cores=(core,)), 1, steps), arrays, evaluate(ast, arrays)
+
+
+@pytest.mark.parametrize(("stages", "reading"), [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)])
+def test_a_product_has_come_before_what_it_reads_is_filled(stages, reading, monkeypatch):
+  """Where no other block is left, each iteration waits for its own. (Mutant: nothing waits.)"""
+  linear, arrays, want = in_blocks(stages, reading)
+  ends = [i for i, u in enumerate(linear) if u.op is Ops.ENDRANGE and u.src[0].arg[1] is AxisKind.REDUCE]
+  waits = [i for i, u in enumerate(linear) if u.op is Ops.MMA and len(u.src) == 1]
+  assert [i < ends[-1] for i in waits] == [reading == 1 or stages == 1]
+  for seed in range(3):
+    close(simulate(linear, arrays, np.full(512, 77, np.float32), {}, seed), want)
+  if reading == 1 or stages == 1:
+    monkeypatch.setattr(Linearizer, "reads_what_is_filled_next", lambda self, f: False)
+    linear, *_ = in_blocks(stages, reading)
+    with pytest.raises((Race, AssertionError), match=r"by thread|Not equal"):
+      for seed in range(3):
+        close(simulate(linear, arrays, np.full(512, 77, np.float32), {}, seed), want)
 
 
 def test_products_that_are_not_waited_for_are_seen():

@@ -116,8 +116,8 @@ def test_what_failed_is_printed(capsys, fresh):
 )
 @pytest.mark.parametrize(("capability", "seed"), [("9.0", 84), ("8.0", 543), ("7.5", 100), ("9.0", 297281)])
 def test_a_program_agrees_on_an_emulated_gpu(capability, seed):
-  """The last has a product on cores of four warps that would be copied block by block while it reads. (Mutant of
-  `tiled_member`: such is planned.)"""
+  """The last has a product on cores of four warps whose operand is copied block by block into one place. (Mutant of
+  the linearizer: nothing waits until that has been read.)"""
   command = [sys.executable, "-m", "extra.fuzz_programs", "--device", "EMULATED", "--capability", capability]
   done = subprocess.run(
     [*command, "--seed", str(seed), "--count", "1", "--seconds", "600"], cwd=ROOT, env=os.environ, text=True, stdout=-1

@@ -109,7 +109,7 @@ class Linearizer:
     v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
     if len(kernel.src) > 1:
       v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
-    self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and u.arg}
+    self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and u.arg and u.arg[1]}
     self.taken = max((u.arg[0] + u.arg[2] for u in nodes if u.op is Ops.SCRATCH), default=0)  # bytes of scratch memory
 
   # ---- loops
@@ -198,8 +198,9 @@ class Linearizer:
     memory = v.reads(UOp.sink(*stores)).difference(s.src[0].src[0] for s in stores)
     level = max(v.level_of(v.deps(after)), self.floor)
     once = [s.bit for s in v.stack].count(v.stack[level].bit) == 1  # its loop is no loop of blocks
-    if after.arg and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
-      self.prefetch(stores, r, level, after.arg)
+    ahead = after.arg[1] if after.arg else 0
+    if ahead and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
+      self.prefetch(stores, r, level, ahead)
       self.filled[stores] = v.stack[level], memory
       return
     with v.outside(level if memory.isdisjoint(v.written) else max(level, self.beside)):
@@ -340,9 +341,7 @@ class Linearizer:
       for known, *more in zip(names, rest, ends):
         known += more
     results: list[Result] = []
-    for mine, core in self.late.items():
-      self.issue_product(core, mine)
-    self.late.clear()
+    self.wait_for_products()
     for g, f in enumerate(group):
       for e, env in enumerate(around):
         used = list(dict.fromkeys(registers[g][e * len(own) : (e + 1) * len(own)]))
@@ -479,6 +478,20 @@ class Linearizer:
           self.multiply(f.src[0], here, sums, accumulators)
         elif (found := self.term(f, here)) is not None:
           self.accumulate(accumulators[i], *found)
+    if any(f.src[0].op is Ops.MMA and self.reads_what_is_filled_next(f) for f in sums.group):
+      self.wait_for_products()
+
+  def reads_what_is_filled_next(self, f: UOp) -> bool:
+    """Whether a product may still be under way when the next iteration of its loops fills the memory that it reads."""
+    core, over = f.src[0].arg, sum(map(self.values.bit, f.src[1:]))
+    tiles = [x.src[0].src[0] for x, h in zip(f.src[0].src, (core.a, core.b)) if isinstance(h, SwizzledTile)]
+    blocks = [(stages - ahead, x) for x in tiles for stages, ahead in [x.arg or (1, 0)]]
+    return any(reading < 2 and self.values.deps(x) & over for reading, x in blocks)
+
+  def wait_for_products(self) -> None:
+    for mine, core in self.late.items():
+      self.issue_product(core, mine)
+    self.late.clear()
 
   def multiply(self, u: UOp, here: Env, sums: Sums, accumulators: Sequence[UOp]) -> None:
     """One product of a core for all the elements of its result that a lane holds, with the first of them."""

@@ -134,8 +134,6 @@ def tiled_member(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Tri
   room = nest.room.target.scratch - max(nest.taken, nest.most) - sum(nest.room.outside)
   for stages, depth in ((ahead, depths[-1]), *((1, d) for d in depths[::-1])):
     placed, nbytes = staged_operands(nest, core, pair, loops, (extent(m), extent(n)), depth)
-    if core.late and placed and depth < extent(k):  # the next block would come while a product reads this one
-      continue
     if nbytes * stages <= room:
       yield Product(core, loops, (extent(m), extent(n)), (core.m, extent(n)), depth, placed, stages)
       return

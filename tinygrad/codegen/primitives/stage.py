@@ -88,9 +88,9 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     there, value = (substitute_free(x, own) for x in (where, p.operand))
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),), {})
     memories.append(where)
-  ahead = max(min(p.stages - p.reading for p in panels), 0)
+  pipeline = (panels[0].stages, max(panels[0].stages - panels[0].reading, 0)) if panels[0].stages > 1 else None
   for p, where in zip(panels, memories):
-    filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
+    filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), pipeline)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
   return rebuild(kernel, on_sources, made)
 
