@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import test_idle_blocks
 from test_grid import Race, simulate
 from test_group_rows import GRID, Computer, from_zero, run, softmax, without_growth
 from test_idle_blocks import MASKS, everything
@@ -140,6 +141,13 @@ def test_each_sweep_of_theirs_is_a_kernel(name, long):
   assert attention(MASKED[name], of_attention(), True) == 9
 
 
+@pytest.mark.parametrize("length", [18, 21, 27])
+@pytest.mark.parametrize("name", MASKED)
+def test_of_lengths_that_no_number_of_blocks_divides_the_last_piece_is_shorter(name, length, long, monkeypatch):
+  monkeypatch.setattr(test_idle_blocks, "LENGTH", length)
+  assert attention(MASKED[name], of_attention(length), True) == 9
+
+
 def test_a_third_sweep_has_the_totals_of_both_before_it(long, monkeypatch):
   monkeypatch.setattr(streaming, "SWEEPS", 3)
   q, k, v = of_attention()[:3]
@@ -172,6 +180,12 @@ def test_a_mutant_of_what_pieces_know_of_one_another_is_seen(mutant, long, monke
   mutant(monkeypatch)
   with pytest.raises((AssertionError, Race)):
     test_each_sweep_of_theirs_is_a_kernel("everything", None)
+
+
+def test_what_is_no_element_of_the_last_piece_is_seen(long, monkeypatch):
+  all_exist(monkeypatch)
+  with pytest.raises(AssertionError):
+    test_of_lengths_that_no_number_of_blocks_divides_the_last_piece_is_shorter("everything", 18, None, monkeypatch)
 
 
 def test_rows_that_keep_multiprocessors_busy_stream_whole(long, monkeypatch):

@@ -1161,12 +1161,13 @@ def test_gradients_of_wide_heads_on_cores_of_four_warps(module, lazy):
   ("kind", "error", "causal"),
   [("float32", 1e-5, True), ("bfloat16", 8e-2, False), ("float16", 1e-2, True)],
 )
-def test_attention_of_one_head_in_pieces(module, lazy, monkeypatch, kind, error, causal):
-  """Each sweep of its gradients, too, in two halves, of which each streams."""
+@pytest.mark.parametrize("length", [256, 232])
+def test_attention_of_one_head_in_pieces(module, lazy, monkeypatch, kind, error, causal, length):
+  """Each sweep of its gradients, too, in two pieces, of which each streams."""
   for name, n in {"LAUNCH": 1, "BALANCE": 1, "BALANCE_OF_CORES": 1, "ROWS": 256, "ROWS_OF_CORES": 256}.items():
     monkeypatch.setattr(split_sums, name, n)
-  monkeypatch.setattr(streaming, "LONG", 128)
-  assert attended(kind, error, causal, 256, 64, 1)[0] == 9
+  monkeypatch.setattr(streaming, "LONG", 96)
+  assert attended(kind, error, causal, length, 64, 1)[0] == 9
 
 
 def groups_of(linears):

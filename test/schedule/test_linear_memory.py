@@ -66,7 +66,7 @@ def test_whatever_batches_and_heads_there_are(shape):
 def test_few_rows_have_pieces_of_which_there_is_as_much_whatever_the_length(arch, kind, causal):
   """What pieces amount to is of no more rows than two turns of all multiprocessors have."""
   most = 2 * GPUS[arch].units * split_sums.ROWS_OF_CORES * (WIDTH + 2) * 4
-  for length in (2560, 3072):
+  for length in (2560, 2999, 3072):
     assert [scheduled(length, kind, causal, x, arch, shape=(1,))[0] for x in (False, True)] == [2, 9]
     for gradients in (False, True):
       assert scheduled(length, kind, causal, gradients, arch, shape=(1,))[1] <= 4 * most + STATISTICS * length

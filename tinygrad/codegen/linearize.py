@@ -214,21 +214,24 @@ class Linearizer:
 
   def prefetch(self, stores: Sequence[UOp], r: UOp, level: int, ahead: int) -> None:
     """Memory in blocks that iterations of r take in turn: the first are filled before the loop, and in each iteration,
-    when what it needs has come and no thread is still at the one before, that of `ahead` iterations later."""
+    when what it needs has come and no thread is still at the one before, that of `ahead` iterations later. Of an
+    iteration that there is not nothing is begun, for nobody would wait for it."""
     v, end = self.values, r.src[0]
+
+    def of_iteration(at: UOp) -> list[UOp]:
+      there, at = UOp.new(Ops.CMPLT, dtypes.bool, (at, end)), within_bounds(at, end)
+      moved = [substitute_free(s, {r: at}) for s in stores]
+      return [s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved]
+
     with v.outside(level - 1):
       self.barrier()
       for n in range(ahead):
-        first = index(n) if end.op is Ops.CONST else within_bounds(index(n), end)
-        self.begin_copies([substitute_free(s, {r: first}) for s in stores] if n < end.vmax else [])
+        self.begin_copies(of_iteration(index(n)) if n < end.vmax else [])
     with v.outside(level):
       # what is filled one iteration ahead comes after what others have filled since
       beside = sum(bool(v.deps(u) & v.bit(r)) for u in self.ahead.values())
       self.barrier(max(beside, 1) - 1 if ahead == 1 else ahead - 1)
-      later = UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))
-      there = UOp.new(Ops.CMPLT, dtypes.bool, (later, end))
-      moved = [substitute_free(s, {r: within_bounds(later, end)}) for s in stores]
-      self.begin_copies([s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved])
+      self.begin_copies(of_iteration(UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))))
 
   def begin_copies(self, stores: Sequence[UOp]) -> None:
     """Stores, of which those that copy from a kernel's arguments need not have come before they are waited for."""

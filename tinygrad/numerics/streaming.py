@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.ops.reduce import identity_element, neutral
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify
 from tinygrad.uop.affine import Affine, index, row_major
@@ -438,16 +438,16 @@ class InPieces(Stream):
 
 
 class LongPieces(InPieces):
-  """Those of rows that stream, at most as many as are wanted: each streams itself, so it has whole blocks; groups of
-  threads have rows of one piece."""
+  """Those of rows that stream, at most as many as are wanted: each streams itself, so it has whole blocks, but for the
+  last where elements do not divide so without half of the pieces; groups of threads have rows of one piece."""
 
   def block_size(self, block: int) -> int:
     if not all(map(static, self.rows)) or not self.memories or self.ends != {index(self.length)}:
       raise Unstreamable
-    fits = (n for n in range(min(block, self.length // LONG), 1, -1) if self.length % (n * BLOCKS[0]) == 0)
-    if (n := next(fits, None)) is None:
+    if (most := min(block, self.length // LONG)) < 2:
       raise Unstreamable
-    return self.length // n
+    whole = (n for n in range(most, (most - 1) // 2, -1) if n > 1 and self.length % (n * BLOCKS[0]) == 0)
+    return round_up(ceildiv(self.length, next(whole, most)), BLOCKS[0])
 
   def sweep(self) -> list[UOp]:
     rows = (*self.rows[:-1], self.block, self.rows[-1])
