@@ -145,6 +145,15 @@ def test_a_product_that_keeps_a_grid_busy_has_no_parts():
   assert len(on_grid(lambda x, y: x @ y, arrays((5, 24), (24, 4)), PARTED)[1]) == 1
 
 
+@pytest.mark.parametrize(("terms", "parts"), [(2048, 1), (8192, 1), (50304, 2), (1 << 20, 2)])
+def test_a_product_with_a_block_for_most_multiprocessors_has_parts_where_it_is_long(terms, parts):
+  """96 blocks of results of 132: two parts take over what the others do not do. (Mutants: never; whatever it costs.)"""
+  results = 2048 * 768
+  task = split_sums.Task(96, 2 * results * terms // split_sums.BALANCE_OF_CORES, True)
+  assert task.parts(4 * results, 132) == parts
+  assert task._replace(blocks=132).parts(4 * results, 132) == 1
+
+
 # ---- few rows by a matrix
 
 

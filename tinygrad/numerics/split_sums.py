@@ -60,10 +60,11 @@ class Task(NamedTuple):
 
     What one kernel takes in `units / blocks` of the time that all multiprocessors would, P parts take in a Pth of it,
     and P results of each are written and read: so P is the square root of what the one is of the other. Where half of
-    the multiprocessors have a block as it is, it is one kernel."""
-    if (alone := self.work * units // self.blocks) < 2 * LAUNCH or 2 * self.blocks > units:
-      return 1
-    return min(math.isqrt(alone // (2 * nbytes)), 2 * units // self.blocks)
+    the multiprocessors have a block as it is, what the others take over has to be more than parts cost."""
+    alone = self.work * units // self.blocks
+    most = min(math.isqrt(alone // (2 * nbytes)), 2 * units // self.blocks)
+    saved, costs = alone * (units - self.blocks) // units, LAUNCH + 2 * nbytes * most * (2 * self.blocks > units)
+    return most if alone >= 2 * LAUNCH and saved >= costs else 1
 
   @staticmethod
   def of_rows(rows: int, operations: int, narrow: bool) -> Task:
