@@ -101,15 +101,21 @@ def test_a_reduction_to_few_results_is_one_of_parts_of_its_terms(name, small):
   assert len(kernels) == number
 
 
-def test_whole_numbers_are_summed_in_parts_and_halves_are_not(small):
+def test_whole_numbers_are_summed_in_parts(small):
   given = [np.random.default_rng(0).integers(-9, 9, shape).astype(np.int32) for shape in ((5, 48), (48, 4))]
   got, kernels = on_grid(lambda x, y: x @ y, given, PARTED)
   np.testing.assert_array_equal(got.reshape(5, 4), given[0] @ given[1])
   assert len(kernels) == 2
-  halves = arrays((48, 4), kind=np.float16)
-  got, kernels = on_grid(lambda x: x.max(0), halves, PARTED)
-  np.testing.assert_array_equal(got, halves[0].max(0))
-  assert len(kernels) == 1  # a part would be rounded
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "prod"])
+def test_halves_are_rounded_when_all_parts_are_known(name, small):
+  """(Mutant: parts are of the type of the result.)"""
+  (halves,) = given = [arrays((48, 4))[0].astype(np.float16) * (300 if name == "sum" else 1)]
+  got, kernels = on_grid(lambda x: getattr(x, name)(0), given, PARTED)
+  exact = getattr(halves.astype(np.float64), name)(0)
+  np.testing.assert_array_equal(got, exact.astype(np.float16))
+  assert len(kernels) == 2
 
 
 def test_a_part_of_one_iteration_has_no_loop():

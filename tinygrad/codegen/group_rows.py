@@ -28,6 +28,7 @@ from tinygrad.uop.indexing import gated
 from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, shared_rows
 
 PAD = 16  # bytes
+LANE = 32  # bytes that each stores of a row, at least, where there are lanes enough
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
 WARP = 32  # threads
 BESIDE, THREAD = 24, 255  # registers of a thread beside what it holds of rows, and at most
@@ -90,11 +91,11 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, held: bool) ->
     kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.given]
     width = max(iterations(r for r in loops if r.arg[1] is AxisKind.LOOP) for loops in kept)
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
-  stored = max(map(iterations, own))
-  summed = max((iterations(f.src[1:]) for f in reductions(stores)), default=1)
-  # what is only summed needs no more lanes than make all rows' threads as many as run at once
-  enough = max(power_of_two(target.busy // iterations(rows)), SQUARE)
-  lanes = min(max(power_of_two(stored // 2), min(power_of_two(summed // 2), enough)), target.group)
+  steps = max(map(iterations, (*own, *(f.src[1:] for f in reductions(stores)))))
+  nbytes = max(iterations(loops) * s.src[0].dtype.itemsize * is_given(s.src[0].src[0]) for s, loops in zip(stores, own))
+  # no more lanes than have enough to store each, or make all rows' threads as many as run at once: these tell one another
+  enough = max(power_of_two(nbytes // LANE), power_of_two(target.busy // iterations(rows)), SQUARE)
+  lanes = min(power_of_two(steps // 2), enough, target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.numerics.products import multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
@@ -36,13 +36,13 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   """In which parts the terms of a store's only reduction are taken on `units` multiprocessors, with matrix cores or
   not; None: in one."""
   folds = reductions((store,))
-  if len(folds) != 1 or (dtypes.is_float(folds[0].dtype) and folds[0].dtype.itemsize < 4):
+  if len(folds) != 1:
     return None
   f, loops = folds[0], {*folds[0].loops, *folds[0].src[1:]}
   if not all(map(static, loops)) or (task := task_of(f, cores)) is None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
-  most = min(task.parts(results * f.dtype.itemsize, units), terms // LEAST)
+  most = min(task.parts(results * of_parts(f).itemsize, units), terms // LEAST)
   cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f, task.narrow)) > 1)
   return max(cuts, key=lambda c: c.parts, default=None)
 
@@ -95,24 +95,34 @@ def most_parts(r: UOp, most: int, f: UOp, narrow: bool) -> int:
   return next(n for n in range(max(most, 1), 0, -1) if extent(r) % (n * (whole if n > 1 else 1)) == 0)
 
 
+def of_parts(f: UOp) -> DType:
+  """The type of what parts amount to: a sum of narrow floats is rounded when all of it is known."""
+  return dtypes.float32 if dtypes.is_float(f.dtype) and f.dtype.itemsize < 4 else f.dtype
+
+
 def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   """The kernels of a store whose only sum has its terms cut so, by what parts amount to in the memory of PARAM `slot`,
   where results lie as they do in that of the store."""
   (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
   (f,) = reductions((store,))
+  kind = of_parts(f)
+
+  def cast(x: UOp, to: DType) -> UOp:
+    return x if x.dtype is to else UOp.new(Ops.CAST, to, (x,))
+
   steps = affine(store.src[0].src[1], {}).terms
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
-  memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(slot, parts * prod(n for _, n in digits)))
+  memory = UOp.new(Ops.PARAM, kind, (), ParamArg(slot, parts * prod(n for _, n in digits)))
   each = extent(r) // parts
   # a part of one iteration has no loop: cores find the operands of a sum by the loops that its terms depend on
   part, rest = ids.loop(index(parts), AxisKind.LOOP), [ids.loop(index(each), AxisKind.REDUCE)] if each > 1 else []
   other = ids.loop(index(parts), AxisKind.REDUCE)
 
   def place(of: UOp) -> UOp:
-    return UOp.new(Ops.INDEX, f.dtype, (memory, row_major([(of, parts), *digits])))
+    return UOp.new(Ops.INDEX, kind, (memory, row_major([(of, parts), *digits])))
 
-  terms = substitute_free(f.src[0], {r: sum(rest, part * each)})
-  some = UOp.new(Ops.FOLD, f.dtype, (terms, *(y for x in f.src[1:] for y in (rest if x is r else [x]))), f.arg)
-  whole = UOp.new(Ops.FOLD, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (place(other),)), other), f.arg)
+  terms = cast(substitute_free(f.src[0], {r: sum(rest, part * each)}), kind)
+  some = UOp.new(Ops.FOLD, kind, (terms, *(y for x in f.src[1:] for y in (rest if x is r else [x]))), f.arg)
+  whole = cast(UOp.new(Ops.FOLD, kind, (UOp.new(Ops.LOAD, kind, (place(other),)), other), f.arg), f.dtype)
   first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
   return UOp.sink(first), UOp.sink(substitute_free(store, {f: whole}))
