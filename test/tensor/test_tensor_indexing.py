@@ -502,3 +502,27 @@ def test_what_is_written_beyond_a_dim_goes_nowhere(indices):
     x[Tensor(indices)] = 9
     want[[i for i in indices if -4 <= i < 4]] = 9
     assert x.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("index", [0, [0], [0, 0]], ids=str)
+@pytest.mark.parametrize("x", [3.0, [3.0], [1.0, 2.0, 3.0]], ids=str)
+def test_gather_and_scatter_take_no_dims_for_one(x, index):
+  """As PyTorch has it: a tensor of no dims is one of one element, and the result is of the shape that was given."""
+  torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+  ours, theirs = (Tensor(x), Tensor(index)), (torch.tensor(x), torch.tensor(index))
+  src = np.arange(5, 5 + np.size(index), dtype=np.float32).reshape(np.shape(index))
+  close(ours[0].gather(0, ours[1]), theirs[0].gather(0, theirs[1]).numpy())
+  if np.size(index) == 1:  # of two for one place PyTorch says nothing
+    close(ours[0].scatter(0, ours[1], Tensor(src)), theirs[0].scatter(0, theirs[1], torch.tensor(src)).numpy())
+    close(ours[0].scatter(0, ours[1], 7.0), theirs[0].scatter(0, theirs[1], 7.0).numpy())
+  for way in ("sum", "amax", "mean"):
+    got = ours[0].scatter_reduce(0, ours[1], Tensor(src), way)
+    want = theirs[0].scatter_reduce(0, theirs[1], torch.tensor(src), way)
+    assert got.shape == tuple(want.shape) == np.shape(x)
+    close(got, want.numpy())
+
+
+def test_an_index_of_no_dims_has_a_gradient():
+  x, w = Tensor([1.0, 2.0, 3.0], requires_grad=True), Tensor(4.0, requires_grad=True)
+  (x.gather(0, Tensor(1)) * 5 + w.scatter_reduce(0, Tensor(0), w, "sum")).backward()
+  assert x.grad.tolist() == [0, 5, 0] and w.grad.tolist() == 2

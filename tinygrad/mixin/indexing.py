@@ -201,12 +201,18 @@ class Indexing(Reduce):
       [[1], [4]]
     """
     d = self._dim(dim)
+    x, places = self._as_vectors(index)
+    if x is not self or places is not index:
+      return x.gather(d, places).reshape(index.shape)
     self._check_index("gather", d, index)
-    if not self.ndim:
-      return self.reshape(1)._rows(index.reshape(1)).reshape(())
     table = self.shrink([(0, n if i == d else m) for i, (n, m) in enumerate(zip(self.shape, index.shape))])
     table, rows = table.transpose(d, -1), self._linear([index], [self.shape[d]]).transpose(d, -1)
     return self._new(table.uop.gather(rows.uop, self.ndim - 1)).transpose(d, -1)
+
+  def _as_vectors(self, *others: Self) -> tuple[Self, ...]:
+    """This and the others; those of no dims with one, as in PyTorch, if none has more and one is of none."""
+    xs = (self, *others)
+    return tuple(x if x.ndim else x.reshape(1) for x in xs) if max(x.ndim for x in xs) < 2 else xs
 
   def _check_index(self, name: str, dim: int, index: Self) -> None:
     others = [(n, m) for i, (n, m) in enumerate(zip(self.shape, index.shape)) if i != dim]
@@ -345,6 +351,8 @@ class Indexing(Reduce):
     value = self._new(u if isinstance(src, Base) else u.cast(self.dtype).broadcast_to(index.shape))
     if reduce is not None:
       return self.scatter_reduce(d, index, value, "sum" if reduce == "add" else "prod")
+    if not self.ndim:
+      return self.reshape(1).scatter(d, index, value).reshape(())
     places, values = self._places(d, index, value)
     numbers = self.arange(places.shape[d])._lined(d, self.ndim)._expand_to(places.shape)
     last = self._reduced(d, places, numbers, Ops.MAX)
@@ -361,6 +369,7 @@ class Indexing(Reduce):
 
   def _places(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
     """(where along dim each element goes, -1 for nowhere, its value), in this shape but for dim, where it is src's."""
+    _, index, src = self._as_vectors(index, src)
     self._check_index("scatter", dim, index)
     if _exceeds(zip(src.shape, index.shape)):
       rule = "src must be at least as long as the index in every dim"
@@ -386,6 +395,8 @@ class Indexing(Reduce):
     ways = {"sum": (Ops.ADD, t.add), "prod": (Ops.MUL, t.mul), "mean": (Ops.ADD, t.add), **ways}
     check_choice("scatter_reduce", "reduce", reduce, *ways)
     op, join = ways[reduce]
+    if not self.ndim:
+      return self.reshape(1).scatter_reduce(d, index, src, reduce, include_self).reshape(())
     places, values = self._places(d, index, src)
     if op not in IDEMPOTENT:
       r = values._in_wide(lambda x: self._reduced(d, places, x, op))
