@@ -82,3 +82,26 @@ def test_a_captured_step_joins_a_cut_dim_of_a_symbolic_length():
 def test_a_common_factor_comes_out_of_an_extremum():
   n = symbolic.index(0) + N
   assert (n * 6 - 24).maximum(0).simplified.minimum(24).simplified is ((n - 4).maximum(0).minimum(4) * 6).simplified
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_dim_of_variable_length_is_rolled_and_unfolded(cut):
+  whole = np.arange(20, dtype=np.float32).reshape(10, 2)
+  x, v = Tensor(whole), Variable("n", 1, 10)
+  x = (x.shard(("CPU:0", "CPU:1"), axis=0) if cut else x).realize()
+  for n in (1, 5, 10):
+    part, want = x[: v.bind(n)], whole[:n]
+    for k in (-7, 0, 2, 13):
+      np.testing.assert_array_equal(part.roll(k, 0).numpy(), np.roll(want, k, 0))
+      np.testing.assert_array_equal(part.roll((k, 1), (0, 1)).numpy(), np.roll(want, (k, 1), (0, 1)))
+    np.testing.assert_array_equal(part.roll(3).numpy(), np.roll(want, 3))
+    if n >= 3:
+      windows = np.lib.stride_tricks.sliding_window_view(want, 3, 0)[::2]
+      np.testing.assert_array_equal(part.unfold(0, 3, 2).numpy(), windows)
+
+
+def test_a_captured_step_rolls_by_the_length_of_each_call():
+  whole = np.arange(10, dtype=np.float32)
+  step, x, v = TinyJit(lambda x: x.roll(2).realize()), Tensor(whole).realize(), Variable("n", 1, 10)
+  for n in (5, 4, 3, 2, 1, 10):
+    np.testing.assert_array_equal(step(x[: v.bind(n)]).numpy(), np.roll(whole[:n], 2))

@@ -482,13 +482,22 @@ class Movement(Base):
       (size,) = lengths
       if size < 1:
         raise ValueError(f"split: parts of {size} elements\n  fix: give a length of at least 1, or all lengths")
-      n = int(n)
+      n = self._known_length("split", d, size)
       lengths = tuple(min(size, n - i) for i in range(0, max(1, n), size))
-    elif sum(lengths) != n:
+    elif all_int(lengths) and sum(lengths) != self._known_length("split", d, lengths[0] if lengths else 1):
       rule = f"the sizes {list(lengths)} sum to {sum(lengths)}, dim {d} of {self.shape} has {n}"
       raise ValueError(f"split: {rule}\n  fix: give all of it")
     ends = itertools.accumulate(lengths)
     return tuple(self._slice(d, e - s, e) for s, e in zip(lengths, ends))
+
+  def _known_length(self, name: str, dim: int, first: int) -> int:
+    """Of a dim that is cut into a number of parts, which no variable decides. ValueError if one does."""
+    if isinstance(n := self.shape[dim], int):
+      return n
+    length, most = f"x.shape[{dim}]", value_now(n)
+    k = first if most is None or first < most else 1
+    rule = f"how many parts dim {dim} has depends on a variable, and they are a tuple or a list"
+    mismatch(name, rule, [self.uop], f"x.split([{k}, {length} - {k}], {dim})  # parts of lengths that add up")
 
   def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
     """At most `chunks` parts of equal length (the last may be shorter). ValueError unless `chunks` is positive.
@@ -501,7 +510,7 @@ class Movement(Base):
     (chunks,) = make_tuple(chunks, 1)
     if chunks <= 0:
       raise ValueError(f"chunk: the number of parts must be positive, got {chunks}\n  fix: give 1 or more")
-    n = self.shape[self._dim(dim)]
+    n = self._known_length("chunk", self._dim(dim), 1)
     return list(self.split(ceildiv(n, chunks) if n else [0] * chunks, dim=dim))
 
   @also_named(shift="shifts", axis="dims")
@@ -526,7 +535,8 @@ class Movement(Base):
     for amount, dim in zip(amounts, axes):
       d = x._dim(dim)
       n = x.shape[d]
-      if k := amount % n if n else 0:
+      k = simplify_sint(amount % smax(n, 1))
+      if isinstance(k, UOp) or k:
         x = x._slice(d, n - k, n).cat(x._slice(d, 0, n - k), dim=d)
     return x._value()
 
@@ -565,7 +575,8 @@ class Movement(Base):
       [[1, 2, 3], [3, 4, 5]]
     """
     d, (size, step) = self._dim(dim), make_tuple((size, step), 2)
-    if size < 0 or step <= 0 or (self.ndim and size > self.shape[d]):
+    n = value_now(self.shape[d]) if self.ndim else None
+    if size < 0 or step <= 0 or (n is not None and size > n):
       rule = f"size {size}, step {step} do not fit dim {d} of {self.shape}"
       raise ValueError(f"unfold: {rule}\n  fix: 0 <= size <= the dim, step >= 1")
     x = self._move_last((d,))._pool((size,), step)
@@ -625,7 +636,8 @@ class Movement(Base):
     dots = " ".join(f"...{k}" for k in range(extra))
     left, right = (_parse_axes(side.replace("...", dots)) for side in sides)
     if len(left) != self.ndim:
-      raise ValueError(f"rearrange: {formula!r} names {len(left)} dims, the tensor has shape {self.shape}")
+      rule = f"rearrange: {formula!r} names {len(left)} dims, the tensor has shape {self.shape}"
+      raise ValueError(f"{rule}\n  fix: name {self.ndim} of them, or write ... for those that are not named")
     known = _axis_lengths(formula, left, self.shape, sizes)
     flat_left, flat_right = flatten(left), flatten(right)
     if new := [a for a in flat_right if a not in flat_left]:

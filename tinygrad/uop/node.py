@@ -530,12 +530,14 @@ class UOp:
       lo, hi = self.bounds
       if lo == hi or lo > 0 or hi < 0:
         return bool(lo)
-    raise ValueError(f"the truth of {self.op.name} is not known before it runs")
+    fix = "compare x.vmin or x.vmax, its bounds, or the number that a variable is bound to"
+    raise ValueError(f"the truth of {self.op.name} is not known before it runs\n  fix: {fix}")
 
   def __index__(self) -> int:
     if self.op is Ops.CONST:
       return int(self.arg)
-    raise TypeError(f"a symbolic value ({Hooks.render(self)}) where an int is needed")
+    problem = f"a symbolic value ({Hooks.render(self)}) where an int is needed"
+    raise TypeError(f"{problem}\n  fix: x.vmax, its upper bound, or the number that a variable is bound to")
 
   def __repr__(self) -> str:
     if self.dtype is dtypes.index:
