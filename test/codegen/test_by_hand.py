@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -215,3 +216,33 @@ def code_and_steps(case, capsys):
     elif not line.startswith(("***", "copy", "move", "total")):
       code.append(line)
   return kernels, steps
+
+
+def test_a_name_that_no_kernel_has_is_said_at_the_end_of_the_block():
+  @kernel_schedule("r_1_2_3")
+  def wrong(nest):
+    nest.unroll("k0")
+
+  rule = "kernel_schedule: no kernel named r_1_2_3 has run in this block\n    in test_by_hand.py:.*"
+  with pytest.warns(UserWarning, match=rule + "with wrong:\n  fix: realize"):  # what is computed later does not count
+    with wrong:
+      later = Tensor(X) @ Tensor(X)
+  later.realize()
+  with pytest.warns(UserWarning, match=rule + f"\n  fix: of those that did run, .*{NAME}"):
+    with wrong:
+      product()
+  with pytest.raises(ZeroDivisionError):  # is what is to be seen
+    with warnings.catch_warnings(), wrong:
+      warnings.simplefilter("error")
+      _ = 1 / 0
+
+
+def test_a_name_that_a_kernel_has_is_not_told_whoever_made_it():
+  step, x = TinyJit(lambda x: (x @ x).realize()), Tensor(X).realize()
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for _ in range(4):  # compiled, captured and replayed
+      with tiled:
+        step(x)
+    with tiled, tiled:  # from the cache
+      product()

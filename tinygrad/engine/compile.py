@@ -172,6 +172,8 @@ def plan_of(sink: UOp, once: bool = False) -> tuple[Plan, list[UOp], dict[str, i
     if VIZ:
       recorder.planned(plan, key_sink, moves.moves_of(key_sink))
     _plans[key] = plan
+  if KERNEL_SCHEDULES:
+    by_hand.note_planned([p.name for p in plan.programs if p is not None])
   if missing := sorted(plan.variables - values.keys()):
     raise UnboundError(missing)
   return plan, [buffers[i] for i in plan.buffers], values

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import itertools
 import numbers
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from tinygrad.helpers import KERNEL_SCHEDULES, Context, LazyModule
+from tinygrad.helpers import KERNEL_SCHEDULES, Context, LazyModule, user_line
 
 if TYPE_CHECKING:
   from tinygrad.codegen import lower, nests, primitives
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 else:  # a script that only imports the package does not wait for the compiler
   lower, nests, primitives = (LazyModule(f"tinygrad.codegen.{name}") for name in ("lower", "nests", "primitives"))
 
+# by the kernel that steps are for, the names of those that have been planned under such steps
+_planned: dict[str, dict[str, None]] = {}
+_TOLD = 16  # of them at least
 Tail = Literal["peel", "mask", "clamp", "overlap"]
 
 
@@ -152,8 +156,15 @@ def _panel(spec: Any) -> tuple[Any, ...]:
   return _count(operand, 0), dims, elements, _count(row, 0), tuple(threads), _count(vector), bool(tile)
 
 
+def note_planned(names: Sequence[str]) -> None:
+  """Kernels that are about to run, or to be captured, under the schedules that are set."""
+  for g in KERNEL_SCHEDULES.value:
+    seen = _planned.setdefault(g.kernel, {})
+    seen.update(dict.fromkeys(n for n in names if n == g.kernel or len(seen) < _TOLD))
+
+
 class KernelSchedule(Context):
-  """`with` it, kernels of that name run by these steps."""
+  """`with` it, kernels of that name run by these steps. A warning at its end where there has been none."""
 
   def __init__(self, given: Given) -> None:
     super().__init__(KERNEL_SCHEDULES=())
@@ -166,13 +177,22 @@ class KernelSchedule(Context):
     super().__enter__()
     return self
 
+  def __exit__(self, *raised: Any) -> None:
+    super().__exit__(*raised)
+    names = _planned.get(self.given.kernel, ())
+    if raised[0] is None and self.given.kernel not in names:
+      ran = f"of those that did run, {', '.join(names)}" if names else "realize() within it what is to be computed"
+      rule = f"kernel_schedule: no kernel named {self.given.kernel} has run in this block"
+      warnings.warn(f"{rule}\n    in {user_line()}\n  fix: {ran}", stacklevel=2)
+
 
 def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Recorder], None]], KernelSchedule]:
   """Makes of a function over a nest a context in which kernels named `kernel` run their nest by its steps.
 
   Of a kernel of several nests, and of memory that is filled (`0.panel1`), `nest` says which, as `DEBUG=3` prints it;
   the others are computed as before. What steps compute is what the kernel computes: sums may add up in another order.
-  The steps that `DEBUG=3` prints are those of a function that makes the same kernel.
+  The steps that `DEBUG=3` prints are those of a function that makes the same kernel. A block in which no kernel of this
+  name runs ends with a warning.
 
   Raises: TypeError for what is no name. Where a kernel of this name is made: IllegalStep for a nest that it does not
   have, and for a step that cannot be taken, with kernel, nest and step.
