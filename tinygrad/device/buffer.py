@@ -12,7 +12,7 @@ import numpy
 from tinygrad.device.registry import Device
 from tinygrad.device.sharding import Placement, device_set, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import MEMORY, VIZ, GlobalCounters, prod
+from tinygrad.helpers import MEMORY, VIZ, GlobalCounters, prod, user_frame, user_line
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -60,10 +60,12 @@ class Buffer:
     try:
       for b in backends:
         got.append(b.alloc(nbytes))
-    except MemoryError:
+    except MemoryError as e:
       for b, handle in zip(backends, got):  # those that had room
         b.free(handle, nbytes)
-      raise
+      rule, _, fix = str(e).partition("\n  fix: ")
+      here = f"\n    {self!r}" + ("" if user_frame() is None else f", realized at {user_line()}")
+      raise MemoryError(f"{rule}{here}" + (f"\n  fix: {fix}" if fix else "")) from e
     self.handles = got
     if self.passing:
       pass_away([self])

@@ -229,8 +229,7 @@ class CL(QueueDevice):
     try:
       return cl.SVMAllocation(self.context, max(nbytes, 8), 64, cl.svm_mem_flags.READ_WRITE)
     except cl.Error as e:  # drivers name the failure differently
-      said = f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})\n    realized at {user_line()}\n  {LESS}"
-      raise MemoryError(said) from e
+      raise MemoryError(f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})\n  {LESS}") from e
 
   def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
     self.copy(data, handle, offset, True)
