@@ -626,6 +626,7 @@ _SHOWS = "shows what it is, computes nothing"
 REASONS: dict[str, str] = {
   **dict.fromkeys(("realize", "numpy", "item", "tolist", "data", "__bool__", "__iter__", "__len__"), _IO),
   **dict.fromkeys(("__float__", "__int__", "__format__"), "test_names_of_programs.py"),
+  **dict.fromkeys(("__divmod__", "__rdivmod__", "__pos__", "__round__"), "other methods; test_tensor_elementwise.py"),
   "follows": "test_values_and_views.py",
   **dict.fromkeys(("backward", "gradient", "grad"), "every third program has gradients"),
   **dict.fromkeys(("requires_grad", "requires_grad_", "is_param", "is_param_"), "says who gets a gradient"),

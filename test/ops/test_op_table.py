@@ -112,6 +112,7 @@ ELSEWHERE = {  # no functions of values: the files of test/tensor and test/shard
   "test_constrain": ("constrain"),
   "test_names_of_programs": ("__float__ __int__"),
   "test_tensor_movement": ("__abs__"),
+  "test_tensor_elementwise": ("__divmod__ __pos__ __rdivmod__ __round__"),
   "test_values_and_views": ("follows"),
   "test_foreign_names": ("__getattr__"),
 }
@@ -119,6 +120,8 @@ AS_WRITTEN = {
   "__array__": "np.asarray(Tensor", "__dlpack__": "from_dlpack(t)", "__dlpack_device__": "from_dlpack(t)",
   "__delitem__": "del x[", "__len__": "len(Tensor", "__bool__": "bool(Tensor", "__iter__": "iter(Tensor",
   "__float__": "float(Tensor", "__int__": "int(Tensor", "__abs__": "abs(Tensor",
+  "__divmod__": "divmod(Tensor(", "__rdivmod__": "divmod(7, Tensor(", "__pos__": "+Tensor(",
+  "__round__": "round(Tensor(",
   "__getattr__": "getattr(x, name)",
 }  # fmt: skip
 

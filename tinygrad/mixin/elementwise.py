@@ -655,6 +655,21 @@ class Elementwise(Movement):
   def _floordiv(self, x: Any, reverse: bool = False) -> Self:
     return self.div(x, reverse, "floor")
 
+  def __pos__(self) -> Self:
+    return self._value()
+
+  def __divmod__(self, x: Any) -> tuple[Self, Self]:
+    return self // x, self % x
+
+  def __rdivmod__(self, x: Any) -> tuple[Self, Self]:
+    return x // self, x % self
+
+  def __round__(self, digits: int | None = None) -> Self:
+    if digits is not None:
+      problem = "round: a tensor is rounded to whole numbers"
+      raise TypeError(f"{problem}\n  fix: (x * 10**{digits!r}).round() / 10**{digits!r}")
+    return self.round()
+
   __neg__, __invert__ = neg, bitwise_not
   __add__, __radd__, __iadd__ = operators(add)
   __sub__, __rsub__, __isub__ = operators(sub)
