@@ -26,6 +26,12 @@ class DType:
   fmt: str | None
   count: int = 1
 
+  def __eq__(self, other: object) -> bool:
+    """Types are interned; a name, and a type of numpy's or PyTorch's, equals the one that it means."""
+    return self is other or (not isinstance(other, DType) and _meant(other) is self)
+
+  __hash__ = object.__hash__
+
   def __repr__(self) -> str:
     return f"dtypes.{self.name}" if self.count == 1 else f"dtypes.{self.name}.vec({self.count})"
 
@@ -153,8 +159,9 @@ class dtypes(metaclass=_Settings):
     if isinstance(x, bool_type):
       return dtypes.bool
     if isinstance(x, int_type):
-      if not dtypes.min(dtypes.default_int) <= x <= dtypes.max(dtypes.default_int):
-        raise OverflowError(f'{x} is no {dtypes.default_int.name}\n  fix: name a wider type, e.g. dtype="int64"')
+      if not holds_number(dtypes.default_int, x):
+        held = [d.name for d in (dtypes.int64, dtypes.uint64, dtypes.float64) if holds_number(d, x)]
+        raise OverflowError(f'{x} is no {dtypes.default_int.name}\n  fix: name a wider type, e.g. dtype="{held[0]}"')
       return dtypes.default_int
     if isinstance(x, (list, tuple)):
       return max((dtypes.from_py(v) for v in x), default=dtypes.default_float)
@@ -199,15 +206,30 @@ for _setting in (vars(_Settings)[name] for name in ("default_float", "default_in
   _setting.variable.refine(_setting.shown)
 
 
+def _meant(x: object) -> DType | None:
+  """The type that a name, or a type of numpy's or of PyTorch's, means; None if it means none that is here."""
+  if isinstance(x, str):
+    return _ALIASES.get(x.lower())
+  try:
+    if type(x).__module__ == "torch" and type(x).__name__ == "dtype":
+      return _from_torch_dtype(x)
+    scalar = isinstance(x, type) and issubclass(x, numpy.generic)
+    return from_numpy_dtype(x) if scalar or isinstance(x, numpy.dtype) else None
+  except TypeError:  # one that has no counterpart
+    return None
+
+
 def to_dtype(x: DTypeLike) -> DType:
   """A DType or its name (`"float32"`, `"half"`, …)."""
   if isinstance(x, DType):
     return x
   if isinstance(x, str) and (known := _ALIASES.get(x.lower())) is not None:
     return known
-  names = ", ".join(d.name for d in dtypes.all)
-  if not isinstance(x, str):
-    raise TypeError(f"{x!r} is no dtype\n  fix: give a dtype or its name: {names}")
+  names, meant = ", ".join(d.name for d in dtypes.all), _meant(x)
+  given: object = x
+  if not isinstance(given, str):
+    fix = f"give a dtype or its name: {names}" if meant is None else f"{meant}, or its name, {meant.name!r}"
+    raise TypeError(f"{x!r} is no dtype\n  fix: {fix}")
   raise ValueError(f"unknown dtype {x!r}\n  fix: give one of {names}")
 
 

@@ -434,6 +434,14 @@ def test_one_call_makes_more_than_one_word_counts():
 ERRORS = [
   (lambda: Tensor([[1, 2], [3]]), ValueError, "different lengths"),
   (lambda: Tensor("a"), TypeError, "cannot make a Tensor of str"),
+  (lambda: Tensor(i for i in range(3)), TypeError, r"of generator\n  fix: Tensor\(list\(x\)\)"),
+  (lambda: Tensor({1, 2}), TypeError, r"of set\n  fix: Tensor\(list\(x\)\)"),
+  (lambda: Tensor({1: 2}), TypeError, "of dict\n  fix: give numbers"),
+  (lambda: Tensor(1 << 40), OverflowError, 'fix: name a wider type, e.g. dtype="int64"'),
+  (lambda: Tensor([1 << 63]), OverflowError, 'fix: name a wider type, e.g. dtype="uint64"'),
+  (lambda: Tensor([1 << 70]), OverflowError, 'fix: name a wider type, e.g. dtype="float64"'),
+  (lambda: Tensor([1]).cast(np.float32), TypeError, "is no dtype\n  fix: dtypes.float32, or its name, 'float32'$"),
+  (lambda: Tensor([1]).cast(3), TypeError, "3 is no dtype\n  fix: give a dtype or its name"),
   (lambda: Tensor([1, "a"]), TypeError, "no dtype for 'a'"),
   (lambda: Tensor([Tensor(1)]), TypeError, "Tensor.stack"),
   (lambda: Tensor(np.zeros(2, np.complex64)), TypeError, "complex64"),
@@ -580,3 +588,8 @@ def test_the_least_of_a_narrow_float_is_one_of_its_numbers(name):
   assert x.cummax()[0].tolist() == [-3.0, -2.0, -2.0] and x.cummin()[0].tolist() == [-3.0, -3.0, -4.0]
   assert x.reshape(1, 3).max_pool2d((2,), padding=1).tolist() == [[-3.0, -2.0]]
   assert dtypes.min(kind) == -dtypes.max(kind) == Tensor([dtypes.min(kind)]).cast(kind).item()
+
+
+def test_a_range_is_a_list_of_numbers():
+  assert Tensor(range(4)).tolist() == [0, 1, 2, 3] and Tensor(range(4)).dtype is dtypes.int32
+  assert Tensor(range(3, 0, -1), dtype="float32").tolist() == [3.0, 2.0, 1.0]

@@ -126,3 +126,28 @@ def test_a_bound_beyond_a_type_is_none(dtype):
     assert x.tolist() == [min(max(v, bounds[0] or low), high if bounds[1] is None else bounds[1]) for v in (1, 100, 7)]
   with pytest.raises(OverflowError, match="clamp"):
     Tensor(a).clamp(high + 1)
+
+
+def test_operators_that_python_has_beside_the_signs():
+  x = np.array([-2.5, -0.5, 0.5, 1.5, 7.25], np.float32)
+  close(+Tensor(x), x)
+  close(round(Tensor(x)), np.round(x))
+  for ours, numbers in ((divmod(Tensor(x), 2), divmod(x, 2)), (divmod(7, Tensor(x)), divmod(7, x))):
+    for got, want in zip(ours, numbers, strict=True):
+      close(got, want)
+  n = np.array([-7, 7, 5], np.int32)
+  for got, want in zip(divmod(Tensor(n), Tensor(n[::-1].copy())), divmod(n, n[::-1]), strict=True):
+    close(got, want)
+
+
+def test_a_type_equals_what_others_call_it():
+  torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+  same = {"float32": torch.float32, "int64": torch.long, "bfloat16": torch.bfloat16, "fp8e5m2": torch.float8_e5m2}
+  for name, theirs in same.items():
+    ours = dtypes.by_name[name]
+    assert ours == theirs and theirs == ours and not ours != theirs and ours in (theirs, None)
+    assert ours == name and name == ours
+    assert all((d == theirs) == (d is ours) for d in dtypes.all)
+  assert dtypes.float32 == np.float32 == dtypes.float32 == np.dtype("float32") == dtypes.float32
+  for other in (np.float64, np.complex64, torch.complex64, torch.int32, "float31", "int32", None, 4, object(), float):
+    assert dtypes.float32 != other and other != dtypes.float32 and hash(dtypes.float32) == hash(dtypes.float)

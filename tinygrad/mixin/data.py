@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Device, Placement
@@ -60,7 +60,7 @@ def _array_of_torch(tensor: Any) -> Any:
 def array_from(data: Any, dtype: DType | None) -> Any:
   if isinstance(data, (bytes, bytearray, memoryview)):
     array = numpy.frombuffer(data, numpy.uint8).copy()
-  elif isinstance(data, (list, tuple)):
+  elif isinstance(data, (list, tuple, range)):
     array = _array_of_list(data, dtype)
   elif hasattr(data, "__array__"):
     torch = sys.modules.get("torch")
@@ -69,7 +69,8 @@ def array_from(data: Any, dtype: DType | None) -> Any:
     from_numpy_dtype(array.dtype)  # raises for what is not supported
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
   else:
-    fix = "give numbers, nested lists, bytes, a path or an array"
+    several = isinstance(data, Iterable) and not isinstance(data, (str, Mapping))
+    fix = "Tensor(list(x))" if several else "give numbers, nested lists, bytes, a path or an array"
     raise TypeError(f"cannot make a Tensor of {type(data).__name__}\n  fix: {fix}")
   return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
 
