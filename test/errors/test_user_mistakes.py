@@ -45,6 +45,11 @@ def small():
   return Tensor([1, 200], dtype="uint8")
 
 
+def lengthy():
+  """A tensor whose first dim is a variable's value."""
+  return ones(4, 2).contiguous()[: Variable("n", 1, 4).bind(3)]
+
+
 MISTAKES = [
   ("add_shapes", lambda: ones(2, 3) + ones(4, 3), ValueError, [r"\[2, 3\]", r"\[4, 3\]", "fix: "]),
   ("matmul_shapes", lambda: ones(2, 3) @ ones(4, 5), ValueError, [r"\[2, 3\]", r"\[4, 5\]", "fix: "]),
@@ -219,7 +224,17 @@ MISTAKES = [
   ("orthogonal_vector", lambda: ones(3).newton_schulz(1, (1.0,)), ValueError, [r"\[3\]", r"fix: .*reshape\(1, -1\)"]),
   ("steps_without_end", lambda: ones(2, 2).newton_schulz(2**70, (1.0,)), ValueError, ["than 1000", "fix: "]),
   ("resampled_to_a_name", lambda: ones(1, 4).interpolate("a"), ValueError, ["size 'a' must be", "fix: "]),
-  ("more_than_an_address_reaches", lambda: ones(2**62).contiguous().realize(), MemoryError, [str(2**64), "fix: "]),
+  (
+    "more_than_an_address_reaches",
+    lambda: ones(2**62).contiguous().realize(),
+    MemoryError,
+    [str(2**64), rf"float32\[{2**62}\]\), realized at test_user_mistakes.py:\d+", "fix: "],
+  ),
+  ("rounded_to_digits", lambda: round(ones(3), 2), TypeError, [r"fix: \(x \* 10\*\*2\).round\(\) / 10\*\*2"]),
+  ("rearranged_dims", lambda: ones(3, 3).rearrange("a b c -> a"), ValueError, [r"\(3, 3\)", "fix: name 2 .*\\.\\.\\."]),
+  ("nothing_added", lambda: ones(3) + None, TypeError, ["cannot use NoneType", "fix: give a number"]),
+  ("length_of_a_variable", lambda: list(lengthy()), TypeError, [r"\(n=3\)", "fix: x.vmax"]),
+  ("windows_of_a_variable", lambda: lengthy().unfold(0, 4, 1), ValueError, ["do not fit", r"n=3", "fix: "]),
   ("einsum_dims", lambda: Tensor.einsum("ijk->i", ones(2, 3)), ValueError, ["'ijk' names 3", "fix: name 2"]),
   ("clamp_to_nothing", lambda: ones(3).clamp(), ValueError, ["neither", r"fix: .*x.clamp\(0\)"]),
   ("rearrange_parentheses", lambda: ones(3).rearrange("(a -> a"), ValueError, [r"'\(a", "fix: close"]),
@@ -295,6 +310,19 @@ def test_cat_and_stack_take_tensors_or_one_list_of_them():
   assert Tensor.cat([a, b]).tolist() == Tensor.cat(a, b).tolist() == [1, 1, 2, 2]
   assert Tensor.cat((a.reshape(1, 2), b.reshape(1, 2)), dim=1).tolist() == [[1, 1, 2, 2]]
   assert Tensor.stack([a, b], dim=1).tolist() == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("cut", [lambda x: x.split(2), lambda x: x.split([1, 1]), lambda x: x.chunk(2)])
+def test_a_dim_of_variable_length_has_no_number_of_parts_and_the_fix_has(cut):
+  with pytest.raises(ValueError, match=r"depends on a variable(.|\n)*float32\[n=3, 2\]") as e:
+    cut(lengthy())
+  first, second = eval(str(e.value).partition("fix: ")[2], {"x": lengthy()})
+  assert first.numpy().tolist() + second.numpy().tolist() == [[1, 1]] * 3
+
+
+def test_the_truth_of_a_length_is_not_known():
+  with pytest.raises(ValueError, match=r"the truth of CMPLT is not known before it runs\n  fix: compare x.vmin"):
+    bool(lengthy().shape[0] < 3)
 
 
 def truth(x):

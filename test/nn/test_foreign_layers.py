@@ -411,6 +411,7 @@ def test_functions_of_the_class(name):
     "concatenate": [[1, 2, 6, 7]],
     "hstack": [[1, 2, 6, 7]],
     "vstack": [[1, 2], [6, 7]],
+    "block_diag": [[1, 2, 0, 0], [0, 0, 6, 7]],
     "logspace": [1, 10, 100],
     "is_tensor": True,
   }.get(name, data)

@@ -693,3 +693,13 @@ def test_an_array_in_a_state_dict_is_told_before_anything_is_loaded():
   ):
     nn.state.load_state_dict(layer, {"weight": Tensor.ones(1, 2), "bias": np.ones(1, np.float32)}, verbose=False)
   assert layer.weight.tolist() == before
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(2, 1), lambda: Tensor([1.0])])
+def test_what_is_no_mapping_is_told_how_it_is_saved(make, tmp_path):
+  names = {"model": make(), "x": Tensor([1.0]), "path": tmp_path / "m.safetensors"}
+  names |= {"safe_save": safe_save, "get_state_dict": nn.state.get_state_dict}
+  with pytest.raises(SafetensorsError, match=r"tensors by name, and not one (Linear|Tensor)\n  fix: ") as e:
+    safe_save(names["model"], names["path"])
+  eval(str(e.value).partition("fix: ")[2], names)
+  assert safe_load(names["path"])

@@ -184,6 +184,11 @@ WANT = {
     np.put_along_axis(scattered := X.copy(), INDICES[:, :1], Y[:, :1], 1) or scattered,
     {"index": INDICES[:, :1], "y": Y[:, :1]},
   ),
+  "array_split": np.array_split(X, 2, 1),
+  "mode": (np.array([1.0, 2.0]), {"x": np.array([[3.0, 1.0, 3.0, 1.0], [2.0, 2.0, 0.0, 5.0]])}),
+  "put": (np.put(filled := X.copy(), INDEX, Y[0, :2]) or filled, {"y": Y[0, :2]}),
+  "renorm": X * np.minimum(2 / np.linalg.norm(X, axis=0), 1),
+  "tensor_split": np.array_split(X, 2, 1),
   "signbit": np.signbit(X),
   "sinc": np.sinc(X),
   "smooth_l1_loss": huber(X - Y),
@@ -432,6 +437,10 @@ def test_parameters_of_pytorch(name, given):
       assert out.dtype is dtypes.int32
     case "to", _:
       assert out.device == "CPU:1"
+    case _, "out" | "dtype":
+      x = X.astype(np.int32) if given == "dtype" else X
+      want = getattr(np, name)(x, 1, **({"ddof": 1} if name in ("std", "var") else {}))
+      np.testing.assert_allclose(out.numpy(), want, rtol=1e-6)
     case "max" | "min", _:
       want = (getattr(X, name)(1), getattr(X, f"arg{name}")(1))
       assert [t.tolist() for t in out] == [y.tolist() for y in want]

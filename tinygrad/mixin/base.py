@@ -136,8 +136,8 @@ def _kind(operand: Any) -> str:
   return f"{kind.__module__.partition('.')[0]}.Tensor" if kind.__name__ == "Tensor" else kind.__name__
 
 
-def _instead_of(operand: Any) -> str:
-  if operand is None:
+def _instead_of(name: str, operand: Any) -> str:
+  if operand is None and name in ("eq", "ne"):
     return "x is None asks whether there is a tensor"
   data = isinstance(operand, (list, tuple)) or hasattr(operand, "__array__")
   return "wrap it, e.g. Tensor(x)" if data else "give a number or a tensor"
@@ -420,7 +420,7 @@ class Base:
       return x if x.dtype is not dtypes.index else x.cast(dtypes.default_int)
     if not isinstance(x, (bool, int, float)):
       if getattr(x, "shape", None) != ():  # a numpy scalar is a number too
-        raise TypeError(f"{name}: cannot use {_kind(x)} as an operand\n  fix: {_instead_of(x)}")
+        raise TypeError(f"{name}: cannot use {_kind(x)} as an operand\n  fix: {_instead_of(name, x)}")
       x = x.item()
     d = weak_dtype(self.dtype, x)
     if not holds_number(d, x):

@@ -30,6 +30,7 @@ FOREIGN_NAMES = {
   "arctan2": "(x / y).atan() + (y < 0).where(x.full_like(math.pi), 0).copysign(x)  # nan of two zeros",
   "arctanh": "x.atanh()",
   "argwhere": "x.nonzero()",
+  "array_split": "x.split([x.shape[dim] // n + (i < x.shape[dim] % n) for i in range(n)], dim)",
   "astype": "x.cast(dtype)",
   "atan2": "(x / y).atan() + (y < 0).where(x.full_like(math.pi), 0).copysign(x)  # nan of two zeros",
   "avg_pool1d": "x.avg_pool2d((n,))",
@@ -134,6 +135,8 @@ FOREIGN_NAMES = {
   "median": "x.sort(dim)[0][:, (x.shape[dim] - 1) // 2]",
   "mH": "x.transpose(-2, -1)",
   "mm": "x @ y",
+  "mode": "(s := x.sort(-1)[0]).gather(-1, (s.unsqueeze(-1) == s.unsqueeze(-2)).sum(-1).argmax(-1, keepdim=True))"
+  ".squeeze(-1)  # of the last dim: the least of those that are there most often",
   "moveaxis": "x.permute(1, 0)",
   "movedim": "x.permute(1, 0)",
   "mse_loss": "(x - y).square().mean()",
@@ -163,6 +166,7 @@ FOREIGN_NAMES = {
   "positive": "x",
   "prelu": "(x > 0).where(x, value * x)",
   "ptp": "x.max(dim) - x.min(dim)",
+  "put": "x.flatten().scatter(0, index, y.flatten()).reshape(x.shape)",
   "quantile": "(s := x.flatten().sort()[0])[int(at := q * (len(s) - 1))].lerp(s[int(-(-at // 1))], at % 1)",
   "rad2deg": "x * (180 / math.pi)",
   "ravel": "x.flatten()",
@@ -170,6 +174,7 @@ FOREIGN_NAMES = {
   "register_hook": "loss.gradient(x)[0]  # the gradient, to compute with; custom_vjp gives a function a rule of its"
   " own",
   "remainder": "x % y",
+  "renorm": "x * (value / x.square().sum(0, keepdim=True).sqrt()).minimum(1)  # columns whose norm is above value",
   "reshape_as": "x.reshape(y.shape)",
   "retain_grad": "x.requires_grad_()",
   "rfft": "numpy.fft.rfft(x.numpy())  # an array of complex numbers, which no Tensor holds",
@@ -193,6 +198,7 @@ FOREIGN_NAMES = {
   "take_along_axis": "x.gather(dim, index)",
   "take_along_dim": "x.gather(dim, index)",
   "tanhshrink": "x - x.tanh()",
+  "tensor_split": "x.split([x.shape[dim] // n + (i < x.shape[dim] % n) for i in range(n)], dim)",
   "tensordot": 'Tensor.einsum("ij,kj->ik", x, y)  # one letter for each dim',
   "threshold": "(x > value).where(x, 0)",
   "tile": "x.repeat(2, 1)",
@@ -233,6 +239,7 @@ FOREIGN_CREATORS = {
   "as_tensor": "Tensor(data)",
   "asarray": "Tensor(data)",
   "bernoulli": "Tensor.rand(2, 3) < 0.5",
+  "block_diag": "Tensor.cat(x.pad((0, y.shape[1])), y.pad((x.shape[1], 0)), dim=0)",
   "concat": "Tensor.cat(x, y, dim=dim)",
   "concatenate": "Tensor.cat(x, y, dim=dim)",
   "from_numpy": "Tensor(data)",
@@ -244,6 +251,10 @@ FOREIGN_CREATORS = {
 }
 # what would take a program of its own
 NO_COUNTERPART = {
+  **{
+    name: f"a tensor keeps its shape; x = x.{name[:-1]}(...) has the new one, and x = x.T that of two dims exchanged"
+    for name in ("squeeze_", "t_", "transpose_", "unsqueeze_")
+  },
   "at": "y = x.clone(), and then y[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "ctc_loss": "write the recursion over frames as a scan, or give custom_op another library's values and gradients",
   "grid_sample": "read the four corners with x[:, :, rows, columns], and weigh them; a regular grid: x.interpolate",
@@ -268,16 +279,24 @@ FOREIGN_FUNCTIONS = {
   "save": "nn.state.safe_save(nn.state.get_state_dict(layer), path)",
 }
 # parameters of PyTorch's and NumPy's functions that those of the same name do not take; "*": what is given in their
-# order, "*dims": all dims, where two are taken
+# order, "*dims": all dims, where two are taken; of several that are given the first counts
 FOREIGN_PARAMETERS = {
+  **{name: {"out": f"x.{name}(dim)  # numpy.{name} takes x.numpy()"} for name in ("all", "any", "prod", "sum")},
+  **{
+    name: {"out": f"x.{name}(dim)  # numpy.{name} takes x.numpy()", "dtype": f"x.cast(dtype).{name}(dim)"}
+    for name in ("mean", "std", "var")
+  },
   "backward": {
     "create_graph": "loss.gradient(x)  # tensors, of which there are gradients again",
     "retain_graph": "loss.backward()  # the graph stays until loss is realized",
   },
   "dropout": {"training": "x.dropout(p)  # drops within `with Tensor.train():`", "inplace": "x.assign(x.dropout(p))"},
   "interpolate": {"scale_factor": "x.interpolate(tuple(int(n * scale_factor) for n in x.shape[2:]))"},
-  "max": {"dim": "x.max(axis=dim), x.argmax(dim)"},  # PyTorch's gives both, so that what unpacks it must not go on
-  "min": {"dim": "x.min(axis=dim), x.argmin(dim)"},
+  "max": {  # PyTorch's gives both, so that what unpacks it must not go on
+    "dim": "x.max(axis=dim), x.argmax(dim)",
+    "out": "x.max(dim)  # numpy.max takes x.numpy()",
+  },
+  "min": {"dim": "x.min(axis=dim), x.argmin(dim)", "out": "x.min(dim)  # numpy.min takes x.numpy()"},
   "nonzero": {"as_tuple": "tuple(x.nonzero().T)"},
   "normal": {
     "*": "Tensor.normal({2}, mean={0}, std={1})",
@@ -344,7 +363,7 @@ def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> 
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Any:
-    for given in kwargs.keys() & fixes.keys() if kwargs else ():
+    for given in (name for name in fixes if name in kwargs) if kwargs else ():
       if given not in inspect.signature(function).parameters:
         raise TypeError(with_fix(f"{name}() got an unexpected keyword argument {given!r}", fixes[given]))
     if "*" in fixes and len(args) == 4 and isinstance(args[3], (tuple, list)):

@@ -65,12 +65,15 @@ FOREIGN_LAYERS = {
 }
 # optimizer: one of this package
 FOREIGN_OPTIMIZERS = {
+  "ASGD": "nn.optim.SGD(params)  # a mean of the weights is one that you keep: mean.assign(mean + (w - mean) / n)",
   "Adadelta": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "Adagrad": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "Adamax": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "LBFGS": "nn.optim.SGD(params, momentum=0.9, nesterov=True)  # nothing here evaluates a loss several times a step",
   "NAdam": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
   "RAdam": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
+  "Rprop": "nn.optim.Adam(params)  # another rule: one of your own is an Optimizer with its `_step`",
+  "SparseAdam": "nn.optim.Adam(params)  # a gradient is a whole tensor, zeros for rows that are not looked up",
   "RMSprop": "nn.optim.Adam(params, b1=0.0, b2=0.99)  # which corrects for the start at zero, as RMSprop does not",
   "lr_scheduler": "nn.lr_scheduler",
 }

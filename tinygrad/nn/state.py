@@ -143,6 +143,11 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
     >>> nn.state.safe_load("w.safetensors")["w"].tolist()
     [1.0, 2.0]
   """
+  whole: object = tensors
+  if not isinstance(whole, Mapping):
+    problem = f"what is written is tensors by name, and not one {type(tensors).__name__}"
+    fix = "safe_save({'x': x}, path)" if isinstance(whole, Tensor) else "safe_save(get_state_dict(model), path)"
+    raise SafetensorsError(f"safetensors {os.fspath(fn)}", problem, fix)
   header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
   for text in (*tensors, *itertools.chain(*header.get("__metadata__", {}).items())):
     if not isinstance(text, str) or text.encode("utf-8", "ignore").decode() != text:
