@@ -314,3 +314,37 @@ def test_training_a_layer_lowers_the_loss():
   with Tensor.train():
     losses = [step(Tensor(x).realize(), Tensor(y).realize()).item() for _ in range(40)]
   assert losses[-1] < 0.35 * losses[0]
+
+
+class Adagrad(nn.optim.Optimizer):
+  """A rule of a user's own."""
+
+  def __init__(self, params, lr):
+    super().__init__(params, lr)
+    self.s = self._new_optim_param()
+
+  def _step(self, params, grads):
+    for s, g in zip(self.s, grads):
+      s.assign(s + g * g)
+    return [self.lr * g / (s.sqrt() + 1e-10) for g, s in zip(grads, self.s)], self.s
+
+
+def test_a_rule_of_ones_own_is_a_step():
+  torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+  start = [1.0, -2.0, 3.0]
+  w, theirs = Tensor(start).realize(), torch.tensor(start, requires_grad=True)
+  optimizer, oracle = Adagrad([w], 0.1), torch.optim.Adagrad([theirs], 0.1)
+
+  @TinyJit
+  def step():
+    optimizer.zero_grad()
+    (w**3).sum().backward()
+    optimizer.step()
+
+  with Tensor.train():
+    for _ in range(5):
+      step()
+      oracle.zero_grad()
+      (theirs**3).sum().backward()
+      oracle.step()
+  np.testing.assert_allclose(w.numpy(), theirs.detach().numpy(), rtol=1e-5)
