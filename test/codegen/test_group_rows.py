@@ -13,6 +13,8 @@ from test_grid import Race, Thread, simulate
 from extra import gpu_model
 from tinygrad import Tensor
 from tinygrad.codegen import group_rows, linearize, lower, lower_kernel
+from tinygrad.codegen.heuristics import gpu
+from tinygrad.codegen.nests import NestSchedule, Room
 from tinygrad.codegen.primitives import tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import F16
@@ -23,7 +25,9 @@ from tinygrad.numerics import own_memory, streaming
 from tinygrad.schedule import row_groups
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.affine import index
+from tinygrad.uop.loops import LoopIds
 from tinygrad.uop.node import stored
 
 GRID = Target("GRID", vector_registers=96, scratch=48 << 10, threads=True, intensity=8)
@@ -343,6 +347,25 @@ def test_what_a_lane_writes_the_others_have_read(whole, monkeypatch):
   monkeypatch.setattr(linearize.Linearizer, "read_first", lambda *_: None)
   with pytest.raises(Race, match="is written by thread"):
     run([out], ON_CORES, given)
+
+
+@pytest.mark.parametrize(
+  ("dtype", "scratch", "copies"), [("float32", 1000, 1), ("float64", 1000, 0), ("float64", 1100, 1)]
+)
+def test_columns_are_copied_ahead_where_two_blocks_of_their_type_have_room(dtype, scratch, copies):
+  """Of 64 columns: 512 bytes of float32, 1024 of float64."""
+  kind, ids = getattr(dtypes, dtype), LoopIds()
+  block, row, column = (
+    ids.loop(index(n), k) for n, k in ((4, AxisKind.REDUCE), (32, AxisKind.LOOP), (64, AxisKind.LOOP))
+  )
+  grid = {name: ids.loop(index(n), AxisKind.LOCAL) for name, n in (("lanes", 4), ("threads", 16))}
+  read = UOp.new(Ops.PARAM, kind, (), ParamArg(1, 256)), block * 64 + column
+  written = UOp.new(Ops.PARAM, kind, (), ParamArg(0, 2048)), row * 64 + column
+  there, where = (UOp.new(Ops.INDEX, kind, x) for x in (read, written))
+  store = UOp.new(Ops.STORE, dtypes.void, (where, UOp.new(Ops.LOAD, kind, (there,)), block, row, column))
+  room = Room(replace(ON_CORES, scratch=scratch), ids, gpu.schedule_gpu, {}, [], {written[0]}, grid, row)
+  NestSchedule("0", (store,), {block}, {}, room, 0).scheduled_stores()
+  assert sum(x.name == "stage" for x in room.steps["0"]) == copies
 
 
 def test_fragments_of_another_core_are_seen_in_a_group(whole, monkeypatch):

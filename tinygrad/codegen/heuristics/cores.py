@@ -154,7 +154,7 @@ def schedule_member(nest: NestSchedule) -> bool:
     return False
   # what a block has of its columns, and all rows read
   of_columns = [i for i, (x, *_) in enumerate(nest.operands) if x.op is Ops.LOAD and nest.a.deps[x] == {*columns}]
-  nbytes = sum(2 * extent(r) * 4 for r in columns for _ in of_columns)
+  nbytes = sum(2 * round_up(extent(r) * nest.operands[i][0].dtype.itemsize, LINE) for r in columns for i in of_columns)
   if nbytes and max(nest.taken, nest.most) + sum(nest.room.outside) + nbytes < nest.room.target.scratch:
     nest.pipeline(2)
     nest.stage(*(Staged(i, (), (inner[0],), 0, ((inner[0],),)) for i in of_columns))
