@@ -105,16 +105,18 @@ def team_of_blocks(
   """Where elements come block by block, in the loops `common`: a square of threads with a few rows each, as far as
   local memory goes. Where cores multiply, warps with rows as their lanes hold what a core gives; and where these are
   `held` in registers, two such teams side by side, which read one copy, if as many teams run at once so."""
-  memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
-  every = min(power_of_two(extent(rows[-1])), SQUARE * MOST_COPIES)
-  fit = min(power_of_two(target.scratch // 2 // memory), every)
-  core = next((c for f in reductions(stores) for c, _, _ in on_core(f, target) if not c.late), None)
-  if core is None or extent(rows[-1]) < core.m:
+  fit = min(power_of_two(extent(rows[-1])), SQUARE * MOST_COPIES)
+  cores = (c for f in reductions(stores) for c, _, _ in on_core(f, target) if not c.late)
+  core = next((c for c in cores if extent(rows[-1]) >= c.m), None)
+  if core is None or not held:
+    memory = sum(p.arg.size * p.dtype.itemsize for p in {s.src[0].src[0] for s in stores} if not p.arg.given)
+    fit = min(power_of_two(target.scratch // 2 // memory), fit)
+  if core is None:
     # what they read may be the same for all rows of a group
     shared = any(rows[-1] in x for s in stores for x in shared_reads(s, rows))
     many = team_rows(iterations(rows), fit, target) if shared else min(most, fit)
     return Team(many, min(many, SQUARE), SQUARE)
-  many = max(every if held else fit, core.m)  # fewer would only have what a group copies copied for each
+  many = max(fit, core.m)  # fewer would only have what a group copies copied for each
   if held and 2 * many <= most and are_pairs(stores, rows, common, core, many, target):
     many *= 2
   (down, _, _), (across, _, _) = core.d.lanes

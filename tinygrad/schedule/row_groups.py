@@ -260,7 +260,7 @@ def steps_along(group: Group, r: UOp) -> Iterator[tuple[RowAccess, int, list[int
 def rows_beside_each_other(group: Group) -> int:
   """How many rows what is read at once belongs to, in memory in which a row's own elements lie further apart."""
   steps = (s for r in group.rows[-1:] for s in steps_along(group, r))
-  return max((BESIDE // step for _, step, inner in steps if 0 < step < max(inner, default=0)), default=1) or 1
+  return max([1, *(BESIDE // step for _, step, inner in steps if 0 < step < max(inner, default=0))])
 
 
 def fits(group: Group, cache: int) -> bool:
