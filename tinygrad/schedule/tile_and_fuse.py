@@ -173,31 +173,17 @@ def recompute_in_readers(out: list[Place], temps: dict[int, Temp], joins: Joins,
       if (t := max(place.large(temps, least) & stores.keys() - place.written - tried, default=None)) is None:
         break
       tried.add(t)
-      if (k := next((k for k, p in enumerate(out[:i]) if t in p.written), None)) is None:
+      k, read = next((k for k in range(i) if t in out[k].written), None), accesses((stores[t],))
+      if k is None or any(x.slot in p.written for p in out[k + 1 : i + 1] for x in read if not x.written):
         continue
-      spare, read = spare + 1, {x.slot for x in accesses((stores[t],)) if not x.written}
-      again = single(UOp.sink(stores[t]), {**{x: x for x in read}, t: spare}, ids)
+      spare += 1
+      again = single(UOp.sink(stores[t]), {x.slot: spare if x.written else x.slot for x in read}, ids)
       reader = elsewhere(place.group, {**{x: x for x in place.group.touched}, t: spare}, ids)
-      # by the reader alone, or with a later group that can have it too
-      for q in range(i, min(i + LOOK_BACK, len(out))):
-        if any(p.written & read for p in out[k + 1 : q + 1]):
-          break
-        if q == i:
-          group = joined_groups(again, reader, ids, target)
-        elif not place.commutes(out[q].written, out[q].touched):
-          break
-        elif (there := out[q].group) is not None and out[q].members[0].devices == place.members[0].devices:
-          first = joined_groups(there, again, ids, target)
-          group = None if first is None else joined_groups(first, reader, ids, target)
-        if group is not None:
-          temps[spare] = temps[t]
-          columns = any(r not in group.rows for s in group.stores for r in s.src[2:])  # of a row of its own
-          group = replace(group, streams=group.streams or (target.threads and columns))
-          if q != i:
-            out[i] = Place([], None, set(), set())
-          members = [*out[q].members, *place.members]
-          place = out[q] = Place(members, group, group.written, group.touched, place.slots)
-          break
+      if (group := joined_groups(again, reader, ids, target)) is not None:
+        temps[spare] = temps[t]
+        columns = any(r not in group.rows for s in group.stores for r in s.src[2:])  # of a row of its own
+        group = replace(group, streams=group.streams or (target.threads and columns))
+        place = out[i] = Place(place.members, group, group.written, group.touched, place.slots)
   drop_dead_stores(out, temps)
 
 
@@ -229,7 +215,7 @@ def drop_dead_stores(out: list[Place], temps: Mapping[int, Temp]) -> None:
     if len(kept) < len(place.group.stores):
       place.group = replace(place.group, stores=tuple(kept), accesses=accesses(kept))
       place.written, place.touched = place.group.written, place.group.touched
-  out[:] = [p for p in out if p.members and (p.group is None or p.group.stores)]
+  out[:] = [p for p in out if p.group is None or p.group.stores]
 
 
 def merged(place: Place, own: Sequence[int], joins: Joins, temps: dict[int, Temp]) -> list[ScheduleItem] | None:
