@@ -139,7 +139,7 @@ def test_without_barriers_threads_race(small, monkeypatch):
 
 def test_rows_beyond_the_last_are_written_before_they_are_read(small, monkeypatch):
   monkeypatch.setattr(Target, "busy", 256)
-  monkeypatch.setattr(group_rows, "is_kept", lambda store: True)
+  monkeypatch.setattr(group_rows, "is_given", lambda memory: True)
   assert seen(Race) is not None
 
 

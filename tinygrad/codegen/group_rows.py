@@ -64,7 +64,8 @@ def in_groups(
     shorter[r] = [Version(at(begin, (new := ids.loop(count, r.arg[1]), 1)), (new,))]
   stores = Rebinding(UOp.sink(*in_local_memory(stores, row, team, ids)), shorter).kernel.src
   if (exists := block.guard) is not None:
-    stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
+    places = [gated(s.src[0], exists) if is_given(s.src[0].src[0]) else s.src[0] for s in stores]
+    stores = tuple(s.replace(src=(where, *s.src[1:])) for s, where in zip(stores, places))
   grid = Grid()
   if blocks := tuple(r for r in (*rows[:-1], outer) if r is not None):
     grid["groups"] = ids.loop(index(iterations(blocks)), AxisKind.GLOBAL)
@@ -72,11 +73,6 @@ def in_groups(
     if n > 1:
       grid[name] = ids.loop(index(n), AxisKind.LOCAL)
   return Rebinding(UOp.sink(*stores), bind(blocks, grid["groups"]) if blocks else {}).kernel, grid, row
-
-
-def is_kept(store: UOp) -> bool:
-  """Whether it writes what is there after the kernel."""
-  return store.src[0].src[0].op is not Ops.SCRATCH
 
 
 def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, held: bool) -> Team:
