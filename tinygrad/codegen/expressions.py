@@ -59,7 +59,6 @@ class Values:
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
     self.memo: dict[Key, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
     self.bits: dict[UOp, int] = {}  # by range, or FOLD
-    self.numbered: list[UOp] = []  # those by the number of their bit
     self.fold_bits = 0
     self.deps_memo: dict[UOp, int] = {}
     self.read_memo: dict[UOp, frozenset[UOp]] = {}
@@ -67,17 +66,15 @@ class Values:
     self.resolved: dict[tuple[object, ...], Affine] = {}
     self.iteration = dict[UOp, Affine]()  # open loops of the kernel -> the iteration's number, of emitted counters
     self.unrolled: list[UOp] = []  # UPCAST ranges, in the order in which the elements of a tile follow one another
-    self.unrolled_bits = self.vector_bits = 0
+    self.unrolled_bits = 0
+    self.vectors: list[UOp] = []  # VECTOR ranges
     self.order_memo: dict[UOp, list[UOp]] = {}
     self.written: set[UOp] = set()  # parameters that another nest of the kernel may have written
 
   # ---- what a value depends on
 
   def bit(self, r: UOp) -> int:
-    if (found := self.bits.get(r)) is None:
-      found = self.bits[r] = 1 << len(self.bits)
-      self.numbered.append(r)
-    return found
+    return self.bits.setdefault(r, 1 << len(self.bits))
 
   def deps(self, u: UOp) -> int:
     """The free ranges of `u`, and the FOLDs that it is made of, itself included, as bits."""
@@ -335,9 +332,8 @@ class Values:
 
   def lanes_of(self, u: UOp) -> int:
     """The number of lanes of a value that depends on a VECTOR range; else 1."""
-    if not (d := self.deps(u) & self.vector_bits):
-      return 1
-    return int(self.numbered[(d & -d).bit_length() - 1].src[0].arg)
+    deps = self.deps(u)
+    return next((extent(r) for r in self.vectors if self.bit(r) & deps), 1)
 
   def integer(self, u: UOp, env: Env) -> UOp:
     base, step = self.parts(self.resolve(self.form(u), env), env)

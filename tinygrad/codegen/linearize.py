@@ -106,7 +106,7 @@ class Linearizer:
     self.rest_of, self.begins = rests(nodes), beginnings(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] in COPIES))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
-    v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
+    v.vectors = [r for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR]
     if len(kernel.src) > 1:
       v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
     self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and u.arg and u.arg[1]}

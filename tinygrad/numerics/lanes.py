@@ -17,8 +17,7 @@ from tinygrad.uop.rewrite import substitute_free
 class Emitter(Protocol):
   """What makes linear code (codegen/expressions.py)."""
 
-  numbered: list[UOp]
-  vector_bits: int
+  vectors: list[UOp]
 
   def bit(self, r: UOp) -> int: ...
   def deps(self, u: UOp) -> int: ...
@@ -80,7 +79,7 @@ def running(v: Emitter, f: UOp, env: dict[UOp, int]) -> UOp | None:
   rather than one for each k (Hillis and Steele, Data parallel algorithms, 1986); of the vectors before that of `first`
   all lanes count. None where `f` is something else, or x(k) is not the same on all lanes."""
   (condition, *values), nothing = f.src[0].src or f.src[:1], neutral(f)
-  lane = next((u for u in v.numbered if v.bit(u) & v.vector_bits & v.deps(condition)), None)
+  lane = next((r for r in v.vectors if v.bit(r) & v.deps(condition)), None)
   if f.src[0].op is not Ops.WHERE or condition.op is not Ops.CMPLT or values[0].op is not Ops.CONST or lane is None:
     return None
   ends, lanes = [y for s in condition.src if (y := plain(s)) is not None], extent(lane)
