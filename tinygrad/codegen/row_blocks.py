@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from tinygrad.codegen.primitives.split import split_loop
-from tinygrad.codegen.primitives.stage import LINE
+from tinygrad.codegen.primitives.stage import LINE, scratch
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -156,11 +156,10 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: R
       later = {q for q, n in last.items() if n > i}
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if reuses_memory(where, accessed[i], later, q))
-      if (scratch := next(free, None)) is None:
+      if (there := next(free, None)) is None:
         nbytes = round_up(block * p.arg.size * p.dtype.itemsize, LINE)
-        scratch = UOp.new(Ops.SCRATCH, p.dtype, (), (offset, ids.next(), nbytes))
-        offset += nbytes
-      memory[p], tenants[scratch] = scratch, p
+        there, offset = scratch(p.dtype, offset, ids, nbytes), offset + nbytes
+      memory[p], tenants[there] = there, p
   for s, of in zip(stores, accessed):
     moved: dict[UOp, UOp] = {}
     for u, p in ((u, u.src[0]) for u in of if u.src[0] in memory):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element, nothing
-from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, peel
+from tinygrad.schedule.homes import TRANSPARENT, Home, peel
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop import CARDS, AxisKind, Element, GroupOp, Ops, ParamArg, UOp, check_graph, simplify, substitute
@@ -245,8 +245,7 @@ def lower(key: UOp) -> ScheduleItem:
   (target, value), pull = key.src, Pull()
   shape = value.shape
   if (home := home_of(target)) is not None:
-    while keeps_order(value):
-      value = value.src[0]  # the same flat order; loops over the dims below need no division
+    value = peel(value)  # the same flat order; loops over the dims below need no division
     # the shape of a COLLECTIVE is that of whole blocks; of an uneven one only the valid part is computed
     shape = lengths(value.arg.result, value.arg.template.shape) if value.op is Ops.COLLECTIVE else value.shape
     target = target.replace(arg=(*target.arg[:2], replace(home, shape=value.max_shape)))

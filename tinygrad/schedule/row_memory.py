@@ -70,15 +70,14 @@ def one_kernel(group: Group, temps: Collection[int], target: Target) -> UOp:
     if not (found := [u for u in everything if u.op is Ops.INDEX and u.src[0].arg.slot == slot]):
       continue
     steps = {r: c for r, c in affine(found[0].src[1], memo).terms.items() if r in group.rows}
-    inner = [inner_offset(affine(u.src[1], memo), steps) for u in found]
+    inner = [x for u in found if (x := inner_offset(affine(u.src[1], memo), steps)) is not None]
     size = found[0].src[0].arg.size // iterations(group.rows)
-    if len(steps) < len(group.rows) or any(x is None for x in inner):
+    if len(steps) < len(group.rows) or len(inner) < len(found):
       continue
     if (room := room - size * found[0].dtype.itemsize) < 0:
       break
     own[slot] = -1 - len(own)
     for u, x in zip(found, inner):
-      assert x is not None
       p = u.src[0]
       arg = replace(p.arg, slot=own[slot], size=size)
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
