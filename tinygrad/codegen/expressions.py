@@ -63,7 +63,6 @@ class Values:
     self.deps_memo: dict[UOp, int] = {}
     self.read_memo: dict[UOp, frozenset[UOp]] = {}
     self.affine_memo: dict[UOp, Affine] = {}
-    self.resolved: dict[tuple[object, ...], Affine] = {}
     self.iteration = dict[UOp, Affine]()  # open loops of the kernel -> the iteration's number, of emitted counters
     self.unrolled: list[UOp] = []  # UPCAST ranges, in the order in which the elements of a tile follow one another
     self.unrolled_bits = 0
@@ -275,18 +274,12 @@ class Values:
     """`a` with the unrolled ranges in `env` as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
     out = Affine(a.const)
     for atom, c in a.terms.items():
+      known: Affine | None = None
       if atom.op is Ops.RANGE:
         known = Affine(env[atom]) if atom in env else self.iteration.get(atom)
-        out = out.plus(Affine(0, {atom: 1}) if known is None else known, c)
-        continue
-      numbers = {r: index(env[r]) for r in self.ups(self.deps(atom)) if r in env} if atom.op in DIVIDES else {}
-      if not numbers:
-        out = out.plus(Affine(0, {atom: 1}), c)
-        continue
-      key = (atom, *numbers.items())
-      if (found := self.resolved.get(key)) is None:
-        found = self.resolved[key] = self.form(substitute_free(atom, numbers))
-      out = out.plus(self.resolve(found, env), c)
+      elif atom.op in DIVIDES and (numbers := {r: index(env[r]) for r in self.ups(self.deps(atom)) if r in env}):
+        known = self.resolve(self.form(substitute_free(atom, numbers)), env)
+      out = out.plus(Affine(0, {atom: 1}) if known is None else known, c)
     return out
 
   def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
