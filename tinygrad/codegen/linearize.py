@@ -295,9 +295,7 @@ class Linearizer:
       condition = v.value(x.src[0], here)
       if condition.op is Ops.CONST and not condition.arg:
         return None
-      if condition.op is Ops.CONST:
-        x = x.src[1]
-      elif (dot := x.src[1]).op is Ops.DOT:  # words of zeros add nothing
+      if (dot := x.src[1]).op is Ops.DOT:  # words of zeros add nothing
         x = dot.replace(src=tuple(UOp.new(Ops.WHERE, s.dtype, (x.src[0], s, UOp.const(s.dtype, 0))) for s in dot.src))
     if x.op is Ops.DOT:
       return Ops.DOT, [v.value(s, here) for s in x.src], x.arg
