@@ -46,7 +46,7 @@ class Place:
   group: Group | None
   written: set[int]
   touched: set[int]
-  slots: Sequence[int] = ()
+  slots: Sequence[int]
 
   def commutes(self, written: set[int], touched: set[int]) -> bool:
     return self.written.isdisjoint(touched) and self.touched.isdisjoint(written)
@@ -173,8 +173,8 @@ def recompute_in_readers(out: list[Place], temps: dict[int, Temp], joins: Joins,
       if (t := max(place.large(temps, least) & stores.keys() - place.written - tried, default=None)) is None:
         break
       tried.add(t)
-      k, read = next((k for k in range(i) if t in out[k].written), None), accesses((stores[t],))
-      if k is None or any(x.slot in p.written for p in out[k + 1 : i + 1] for x in read if not x.written):
+      made, read = next(k for k in range(i) if t in out[k].written), accesses((stores[t],))
+      if any(x.slot in p.written for p in out[made + 1 : i + 1] for x in read if not x.written):
         continue
       spare += 1
       again = single(UOp.sink(stores[t]), {x.slot: spare if x.written else x.slot for x in read}, ids)
