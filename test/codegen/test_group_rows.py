@@ -86,6 +86,25 @@ class Computer(Thread):
       super().one(u)
 
 
+@pytest.mark.parametrize(
+  ("rows", "columns", "kind", "lanes"),
+  [
+    (8192, 768, dtypes.bfloat16, 32), (8192, 768, dtypes.float32, 64), (8192, 4096, dtypes.bfloat16, 256),
+    (65536, 256, dtypes.bfloat16, 16), (512, 768, dtypes.bfloat16, 256), (8192, 20, dtypes.float32, 8),
+  ],
+)  # fmt: skip
+def test_lanes_of_a_row_have_enough_to_store_each(rows, columns, kind, lanes):
+  """And are more only where all rows' threads are then as many as run at once. (Mutants: as many as have two elements;
+  a lane stores 8 bytes.)"""
+  gpu_of = gpu_model.GPUS["sm_90a"]
+  with gpu_model.as_null(gpu_of):
+    x, up = (gpu_model.empty(rows, columns, dtype=kind) for _ in range(2))
+    ast, *_ = gpu_model.kernels_of(lambda: ((out := x.layernorm()), *out.gradient(x, gradient=up)))
+    linear = lower_kernel(ast, gpu_model.target_of(gpu_of))
+  first = next(u for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  assert first.src[0] is index(lanes)
+
+
 SHAPES = [(3, 5), (8, 17), (17, 8), (130, 4), (2, 70)]
 
 

@@ -89,7 +89,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target, held: bool) ->
     return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
   steps = max(map(iterations, (*own, *(f.src[1:] for f in reductions(stores)))))
   nbytes = max(iterations(loops) * s.src[0].dtype.itemsize * is_given(s.src[0].src[0]) for s, loops in zip(stores, own))
-  # no more lanes than have enough to store each, or make all rows' threads as many as run at once: these tell one another
+  # they tell one another what they have, so there are no more than store enough each, or make all threads run at once
   enough = max(power_of_two(nbytes // LANE), power_of_two(target.busy // iterations(rows)), SQUARE)
   lanes = min(power_of_two(steps // 2), enough, target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
