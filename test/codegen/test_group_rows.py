@@ -89,10 +89,14 @@ class Computer(Thread):
 @pytest.mark.parametrize(
   ("rows", "columns", "kind", "lanes"),
   [
-    (8192, 768, dtypes.bfloat16, 32), (8192, 768, dtypes.float32, 64), (8192, 4096, dtypes.bfloat16, 256),
-    (65536, 256, dtypes.bfloat16, 16), (512, 768, dtypes.bfloat16, 256), (8192, 20, dtypes.float32, 8),
+    (8192, 768, dtypes.bfloat16, 32),
+    (8192, 768, dtypes.float32, 64),
+    (8192, 4096, dtypes.bfloat16, 256),
+    (65536, 256, dtypes.bfloat16, 16),
+    (512, 768, dtypes.bfloat16, 256),
+    (8192, 20, dtypes.float32, 8),
   ],
-)  # fmt: skip
+)
 def test_lanes_of_a_row_have_enough_to_store_each(rows, columns, kind, lanes):
   """And are more only where all rows' threads are then as many as run at once. (Mutants: as many as have two elements;
   a lane stores 8 bytes.)"""
