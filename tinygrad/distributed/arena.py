@@ -12,6 +12,7 @@ import collections
 import ctypes
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,7 @@ class Arena:
     self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
     self.free: list[tuple[int, int]] = [(CONTROL, size - CONTROL)]  # (offset, bytes), by offset
     self.returned: collections.deque[tuple[int, int]] = collections.deque()  # by finalizers, at any time
+    self.taking = threading.Lock()
 
   @classmethod
   def new(cls) -> Arena:
@@ -61,15 +63,16 @@ class Arena:
 
   def take(self, nbytes: int) -> Piece | None:
     """The first piece that is large enough; None where there is none."""
-    self.take_back()
     unit = PAGE if nbytes >= LARGE else ALIGNMENT
     size = round_up(max(nbytes, 1), unit)
-    for i, (at, room) in enumerate(self.free):
-      start = round_up(at, unit)
-      if start + size <= at + room:
-        rest = [(at, start - at), (start + size, at + room - start - size)]
-        self.free[i : i + 1] = [(a, n) for a, n in rest if n]
-        return Piece(self.base + start, size, arena=self)
+    with self.taking:
+      self.take_back()
+      for i, (at, room) in enumerate(self.free):
+        start = round_up(at, unit)
+        if start + size <= at + room:
+          rest = [(at, start - at), (start + size, at + room - start - size)]
+          self.free[i : i + 1] = [(a, n) for a, n in rest if n]
+          return Piece(self.base + start, size, arena=self)
     return None
 
   def take_back(self) -> None:
