@@ -377,6 +377,25 @@ def test_no_file_is_left_by_a_ctrl_c_that_comes_as_it_is_made(tmp_path, monkeypa
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_the_bytes_are_on_the_disk_before_a_file_has_its_name(tmp_path, monkeypatch, new_files, before):
+  """Else a machine that stops just then leaves an empty file in the place of the one that was there."""
+  path, seen = tmp_path / "file", []
+  if before is not None:
+    path.write_bytes(before)
+
+  def synced(handle):
+    seen.append((os.fstat(handle).st_ino, os.fstat(handle).st_size, path.read_bytes() if path.exists() else None))
+
+  monkeypatch.setattr(os, "fsync", synced)
+  with atomic_write(path) as f:
+    f.write(b"abc")
+  assert seen == [(path.stat().st_ino, 3, before)]
+  with atomic_write(path, lasting=False) as f:
+    f.write(b"of a cache")
+  assert len(seen) == 1 and path.read_bytes() == b"of a cache"
+
+
 def test_a_full_disk_is_said_of_the_file_and_leaves_what_was_there(tmp_path):
   (tmp_path / "kept").write_bytes(b"before")
   with pytest.raises(OSError, match=r"No space left.*kept"), atomic_write(tmp_path / "kept") as f:

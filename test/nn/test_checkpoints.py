@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,40 @@ def test_the_last_ones_are_kept_and_what_is_not_whole_is_not_seen(tmp_path):
   saved.save(5, {"x": Tensor([7.0])})  # again
   assert saved.load({"x": x})[0] == 5 and x.item() == 7.0
   assert Checkpoints(tmp_path / "empty").load({"x": x}) is None
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_run_that_has_gone_back_keeps_what_it_saves(tmp_path, keep):
+  """There are checkpoints of later steps."""
+  x, saved = Tensor([0.0]), Checkpoints(tmp_path, keep=3)
+  for step in (10, 20, 30):
+    saved.save(step, {"x": Tensor([float(step)])})
+  saved.wait()
+  saved = Checkpoints(tmp_path, keep=keep)
+  assert saved.load({"x": x}, step=10)[0] == 10
+  for step, kept in ((11, {1: [11], 2: [11, 30]}), (12, {1: [12], 2: [12, 30]}), (31, {1: [31], 2: [30, 31]})):
+    saved.save(step, {"x": Tensor([float(step)])})
+    saved.wait()
+    assert saved.steps() == kept[keep]
+
+
+def test_all_of_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+  """Else a machine that stops just then leaves one that is not whole, and has removed the one before."""
+  synced, replace = set(), os.replace
+
+  def named(source, target):
+    if (files := Path(target)).name.isdecimal():
+      missing = [p.name for p in [Path(source), *Path(source).iterdir()] if p.stat().st_ino not in synced]
+      assert not missing, missing
+      synced.add(files.name)
+    replace(source, target)
+
+  monkeypatch.setattr(os, "fsync", lambda handle: synced.add(os.fstat(handle).st_ino))
+  monkeypatch.setattr(os, "replace", named)
+  saved = Checkpoints(tmp_path)
+  saved.save(1, {"x": Tensor([1.0])})
+  saved.wait()
+  assert "1" in synced and tmp_path.stat().st_ino in synced
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path):

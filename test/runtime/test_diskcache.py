@@ -102,8 +102,8 @@ class Half:
     return self.f.write(data)
 import contextlib
 @contextlib.contextmanager
-def writing(path):
-  with real(path) as f:
+def writing(path, lasting):
+  with real(path, lasting) as f:
     yield Half(f)
 diskcache.atomic_write = writing
 """

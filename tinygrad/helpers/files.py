@@ -32,9 +32,11 @@ def file_size(path: FilePath) -> int:
 
 
 @contextlib.contextmanager
-def atomic_write(path: FilePath) -> Iterator[Any]:
+def atomic_write(path: FilePath, lasting: bool = True) -> Iterator[Any]:
   """Opens a binary file that takes the place of the one at `path` when the block ends well, and is gone otherwise. A
-  link stays one. What is no file (/dev/null, a pipe) gets the bytes then. Raises: OSError, which names `path`."""
+  link stays one. What is no file (/dev/null, a pipe) gets the bytes then. The bytes are on the disk before the file has
+  its name, so that a machine that stops leaves one or the other; not `lasting`: for what whoever reads it checks, and
+  can make again. Raises: OSError, which names `path`."""
   mode = None
   with contextlib.suppress(FileNotFoundError, NotADirectoryError):
     mode = os.stat(path).st_mode
@@ -42,12 +44,13 @@ def atomic_write(path: FilePath) -> Iterator[Any]:
     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
   if mode is not None and not os.access(path, os.W_OK):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-  with (_replacement if mode is None or stat.S_ISREG(mode) else _copied_at_the_end)(path, mode) as f:
+  regular = mode is None or stat.S_ISREG(mode)
+  with _replacement(path, mode, lasting) if regular else _copied_at_the_end(path) as f:
     yield f
 
 
 @contextlib.contextmanager
-def _copied_at_the_end(path: FilePath, _: int | None) -> Iterator[Any]:
+def _copied_at_the_end(path: FilePath) -> Iterator[Any]:
   with tempfile.TemporaryFile() as f:
     yield f
     f.seek(0)
@@ -56,7 +59,7 @@ def _copied_at_the_end(path: FilePath, _: int | None) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _replacement(path: FilePath, mode: int | None) -> Iterator[Any]:
+def _replacement(path: FilePath, mode: int | None, lasting: bool) -> Iterator[Any]:
   target = Path(os.path.realpath(path))
   name = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}")
   try:  # a Ctrl-C just after the file is made removes it, too
@@ -64,6 +67,8 @@ def _replacement(path: FilePath, mode: int | None) -> Iterator[Any]:
     with os.fdopen(_new_file(name), "wb") as f:
       yield f
       f.flush()
+      if lasting:
+        os.fsync(f.fileno())
       if not os.path.lexists(name):  # with a folder's fd, which an absolute path does not use, Python follows the link
         os.link(f"{FDS}/{f.fileno()}", name, src_dir_fd=f.fileno())
     if mode is not None:

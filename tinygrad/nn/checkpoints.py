@@ -65,7 +65,8 @@ class SavedIndex(NamedTuple):
 
 
 class Checkpoints:
-  """The checkpoints in a folder, of which the last `keep` stay. Every process has one, and calls it alike."""
+  """The checkpoints in a folder, of which `keep` stay: the one just saved, and of the others those of the greatest
+  steps. Every process has one, and calls it alike."""
 
   def __init__(self, folder: FilePath, keep: int = 3) -> None:
     """Raises: ValueError for a number of checkpoints below one."""
@@ -165,7 +166,8 @@ class Checkpoints:
       os.replace(final, self.folder / f".{final.name}.before")
     os.replace(temporary, final)
     _to_disk(self.folder)
-    for old in self.steps()[: -self.keep]:
+    others = [step for step in self.steps() if str(step) != final.name]  # greater ones where a run has gone back
+    for old in others[: max(0, len(others) + 1 - self.keep)]:
       os.replace(self.folder / str(old), self.folder / f".{old}.old")
     for left in self._left():
       shutil.rmtree(left)
@@ -240,8 +242,6 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     f.write(struct.pack("<Q", len(text)) + text)
     for array in arrays.values():
       f.write(memoryview(array.reshape(-1).view(numpy.uint8)))
-    f.flush()
-    os.fsync(f.fileno())
 
 
 def _to_disk(folder: Path) -> None:

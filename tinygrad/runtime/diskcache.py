@@ -50,7 +50,7 @@ def put(key: str, data: bytes) -> None:
   error: the cache only saves time."""
   global _puts, _told
   try:
-    with atomic_write(directory() / key) as f:
+    with atomic_write(directory() / key, lasting=False) as f:
       f.write(_digest(data) + data)
     _puts += 1
     if _puts % 64 == 1:
