@@ -255,6 +255,32 @@ def test_an_archive_stays_in_its_folder(server, tmp_path, monkeypatch, filtered)
   assert (fetch(f"{url}/t.tar.gz", extract=True) / "in" / "f.txt").read_text() == "hi"
 
 
+def test_an_archive_that_is_downloaded_again_is_unpacked_again(server, tmp_path):
+  url, folder = server
+  unpacked = fetch(f"{url}/t.tar.gz", extract=True)
+  (folder / "in" / "f.txt").write_text("another")
+  with tarfile.open(folder / "t.tar.gz", "w:gz") as archive:
+    archive.add(folder / "in", "in")
+  new = hashlib.sha256((folder / "t.tar.gz").read_bytes()).hexdigest()
+  assert fetch(f"{url}/t.tar.gz", extract=True, sha256=new) == unpacked
+  assert (unpacked / "in" / "f.txt").read_text() == "another"
+  assert {p.name for p in unpacked.parent.iterdir()} == {unpacked.name, unpacked.name.removesuffix(".extract")}
+
+
+def test_two_processes_unpack_one_archive(server, monkeypatch):
+  """The second one finds the first one's folder where its own is to be."""
+  url, _ = server
+  unpack = helpers.download._unpack
+
+  def slowly(archive, folder):
+    unpack(archive, folder)
+    monkeypatch.setattr(helpers.download, "_unpack", unpack)
+    fetch(f"{url}/t.tar.gz", extract=True)
+
+  monkeypatch.setattr(helpers.download, "_unpack", slowly)
+  assert (fetch(f"{url}/t.tar.gz", extract=True) / "in" / "f.txt").read_text() == "hi"
+
+
 def test_fetch_errors_leave_nothing(server, tmp_path):
   url, _ = server
   with pytest.raises(ConnectionError, match="answers 404"):

@@ -1,5 +1,7 @@
 """Files from the network, downloaded once into the cache."""
 
+import contextlib
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,16 +47,27 @@ def fetch(
   file = str(name) if name else hashlib.md5(url.encode()).hexdigest() + ".gunzip" * gunzip
   path = Path(cache_dir, "downloads", subdir or "", file)  # an absolute name is taken as it is
   fits = path.is_file() and (sha256 is None or hashlib.sha256(path.read_bytes()).hexdigest() == sha256)
-  if not fits or not allow_caching:
+  if anew := not fits or not allow_caching:
     _download(url, path, gunzip, headers, sha256)
   if not extract:
     return path
   folder = path.with_name(f"{path.name}.extract")
-  if not folder.is_dir():
-    with tempfile.TemporaryDirectory(dir=path.parent) as made, tarfile.open(path) as archive:
-      _unpack(archive, Path(made) / "all")
-      os.rename(Path(made) / "all", folder)
+  if anew or not folder.is_dir():
+    _extract(path, folder, anew)
   return folder
+
+
+def _extract(path: Path, folder: Path, anew: bool) -> None:
+  with tempfile.TemporaryDirectory(dir=path.parent) as made, tarfile.open(path) as archive:
+    _unpack(archive, Path(made) / "all")
+    if anew:  # the folder is that of another file
+      with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, Path(made) / "before")
+    try:
+      os.rename(Path(made) / "all", folder)
+    except OSError as e:
+      if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # by another process, which has unpacked the same meanwhile
+        raise
 
 
 def _unpack(archive: Any, folder: Path) -> None:
