@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -166,6 +167,38 @@ def test_two_at_once(served: Hub, tmp_path: Path):
     fcntl.flock(other, fcntl.LOCK_EX)
     with pytest.raises(HubError, match="is being downloaded by another process\n  fix: wait for it"):
       find_model("org/repo")
+
+
+def test_another_process_is_done_just_before(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  """What was opened under the other name is the whole file then, or a new one that nobody needs."""
+  import fcntl
+
+  served.files["org/repo"] = {"a.gguf": DATA}
+  target, lock = tmp_path / "cache/models/org/repo/a.gguf", fcntl.flock
+
+  for opened in ("theirs", "new"):
+
+    def after_another(out, how, opened=opened):
+      part = Path(out.name)
+      out.write(DATA)
+      out.flush()
+      part.replace(target)
+      if opened == "new":
+        part.touch()
+      lock(out, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_another)
+    assert find_model("org/repo") == target and target.read_bytes() == DATA
+    assert [*target.parent.iterdir()] == [target] and served.taken() == []
+    target.unlink()
+
+
+def test_a_download_is_on_the_disk_before_it_has_its_name(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  served.files["org/repo"], seen = {"a.gguf": DATA}, []
+  target = tmp_path / "cache/models/org/repo/a.gguf"
+  monkeypatch.setattr(os, "fsync", lambda handle: seen.append((os.fstat(handle).st_ino, target.exists())))
+  assert find_model("org/repo") == target
+  assert seen == [(target.stat().st_ino, False)]
 
 
 def test_offline(served: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -185,12 +185,16 @@ def download(w: Wanted, file: str) -> None:
       fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
       raise HubError(f"{part} is being downloaded by another process\n  fix: wait for it") from e
+    if target.exists():  # what was opened was that: another process has just given it its name
+      part.unlink(missing_ok=True)
+      return
     with told(w, file):
       fill(out, about.location, about.size, url, file)
     if (got := checksum(out, about.etag, about.size)) != about.etag:
       part.unlink()
       problem = f"{file} came with the checksum {got}, and the hub's is {about.etag}; it was removed"
       raise HubError(f"{w.repo}: {problem}\n  fix: try again; or put the file at {target}")
+    os.fsync(out.fileno())  # whether a file with its name is right is not asked again
     part.replace(target)
 
 
