@@ -148,6 +148,25 @@ def convolved(x: Tensor, w: Tensor) -> Tensor:
   return x.reshape(x.numel() // x.shape[-1], 1, x.shape[-1]).conv2d(w.reshape(1, 1, -1)).reshape(*x.shape[:-1], n)
 
 
+def pooled(x: Tensor, k: int, stride: int, padding: int, way: str) -> Tensor:
+  n = x.shape[-1]
+  of = Tensor.avg_pool2d if way == "mean" else Tensor.max_pool2d
+  y: Tensor = of(x.reshape(x.numel() // n, 1, 1, n), (1, k), stride=(1, stride), padding=(0, padding))
+  return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def strided(x: Tensor, stride: int, padding: int, dilation: int, w: Tensor) -> Tensor:
+  rows = x.reshape(x.numel() // x.shape[-1], 1, x.shape[-1])
+  y = rows.conv2d(w.reshape(1, 1, -1), stride=stride, padding=padding, dilation=dilation)
+  return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def widened(x: Tensor, stride: int, w: Tensor) -> Tensor:
+  rows = x.reshape(x.numel() // x.shape[-1], 1, x.shape[-1])
+  y = rows.conv_transpose2d(w.reshape(1, 1, -1), stride=stride)
+  return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
 def noise(line: int, shape: Sequence[int]) -> Tensor:
   return Tensor.rand(*shape, dtype=dtypes.float64)
 
@@ -187,6 +206,7 @@ METHODS = "sum mean prod cumsum cumprod argsort argmax flip logsumexp softmax ma
 OURS: dict[str, Any] = {
   **{name: getattr(tinygrad, name) for name in NAMES.split()},
   **{f.__name__: f for f in (lanes, inside, say, own_vjp, own_jvp, scaled, pulled, at, put, smeared, noise, filled)},
+  **{f.__name__: f for f in (pooled, strided, widened)},
   "replayed": replayed,
   **{n: getattr(Tensor, n) for n in "sin cos tanh exp log tril sigmoid relu abs maximum minimum".split()},
   **{n: getattr(Tensor, n) for n in METHODS.split()},

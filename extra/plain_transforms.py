@@ -460,6 +460,34 @@ def convolved(x: np.ndarray, w: np.ndarray) -> Any:
   return np.sum([x[..., i : x.shape[-1] - k + 1 + i] * w[i] for i in range(k)], 0)
 
 
+def windows(x: np.ndarray, k: int, stride: int, padding: int, dilation: int = 1, fill: float = 0) -> np.ndarray:
+  """Of k elements each, over the last dim: (.., n) -> (.., o, k). Raises: ValueError for a short row."""
+  count = (x.shape[-1] + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+  if x.shape[-1] < k or count < 1:
+    raise ValueError("a short row")
+  wide = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(padding, padding)], constant_values=fill)
+  return np.asarray(wide[..., np.arange(count)[:, None] * stride + np.arange(k) * dilation])
+
+
+def pooled(x: np.ndarray, k: int, stride: int, padding: int, way: str) -> Any:
+  if way == "mean":
+    return windows(x, k, stride, padding).mean(-1)
+  return maximum_of(windows(x, k, stride, padding, fill=-np.inf), -1)
+
+
+def strided(x: np.ndarray, stride: int, padding: int, dilation: int, w: np.ndarray) -> Any:
+  return windows(x, len(w), stride, padding, dilation) @ w
+
+
+def widened(x: np.ndarray, stride: int, w: np.ndarray) -> np.ndarray:
+  """Each element times the kernel, `stride` apart: (.., n), (k,) -> (.., (n - 1) * stride + k)."""
+  span = (x.shape[-1] - 1) * stride + 1
+  out = np.zeros((*x.shape[:-1], span + len(w) - 1))
+  for j in range(len(w)):
+    out[..., j : j + span : stride] += x * w[j]
+  return out
+
+
 def scattered(x: np.ndarray, d: int, i: np.ndarray, y: np.ndarray) -> np.ndarray:
   out = x.copy()
   at: list[Any] = list(np.indices(i.shape))
@@ -483,6 +511,7 @@ def replaced_at(x: np.ndarray, k: int, y: Any) -> np.ndarray:
 PLAIN: dict[str, Any] = {
   **{f.__name__: f for f in (vmap, scan, while_loop, cond, lanes, say, jvp, linearize, vjp, grad, value_and_grad)},
   **{f.__name__: f for f in (hessian, hvp, stop_gradient, scaled, pulled, mapped, noise, filled, inside)},
+  **{f.__name__: f for f in (pooled, strided, widened)},
   "jacfwd": jacobian, "jacrev": jacobian, "checkpoint": lambda f, policy: f,
   **dict.fromkeys(("own_vjp", "own_jvp", "replayed"), lambda f: f), "smeared": smeared, **dict.fromkeys(POLICIES),
   **{name: getattr(np, name) for name in "sin cos tanh exp log tril".split()},

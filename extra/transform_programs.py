@@ -55,6 +55,13 @@ scattered({x} * 0, {d}, whole({m}) % {n}, {y}) | along({x}, {d}, whole({m}) % {n
 above({x}, {y} + 0.5) | above({x}, 0.5) | ~{b} | {k} * 2 + 1 | {i} + {j} | {k} % 3 | {k} // 2 | cumsum({i}, 0)
 whole({m}) | at({i}, 0, {j} % 2) | flip({i}, 0)
 """
+# over the last dim; what narrow types hold are sums of products
+WINDOWS = """
+pooled({x}, 2, 2, 0, "mean") | pooled({x}, 3, 2, 1, "mean") | pooled({x}, 2, 1, 1, "max") | pooled({x}, 2, 2, 0, "max")
+pooled({x}, 3, 2, 1, "max") | strided({x}, 2, 0, 1, {v}) | strided({x}, 2, 1, 1, {v}) | strided({x}, 3, 2, 2, {v})
+strided({x}, 1, 2, 2, {v}) | widened({x}, 2, {v}) | widened({x}, 3, {v})
+"""
+WINDOWED = 500_000  # the first seed whose programs have these, too
 
 Specs = Any  # a structure of arrays, of which shapes and types count
 Finish = Callable[["Body", str], str]  # of a function and its first parameter: what it returns
@@ -491,6 +498,9 @@ class Program:
     self.devices = 2 if self.mode == "cut" else rng.choice((2, 4))  # of every `shard_map`: values of others do not mix
     self.dtype = rng.choice(("float64",) * 4 + ("float32", "float16", "bfloat16"))
     self.operations = re.split(r" \| |\n", (OPERATIONS if self.dtype == "float64" else EXACT).strip())
+    if seed >= WINDOWED:
+      windows = re.split(r" \| |\n", WINDOWS.strip())
+      self.operations += [x for x in windows if self.dtype == "float64" or not x.startswith("pooled")]
     self.least = int(rng.random() < 0.7)  # elements that a value has, and steps
     made = np.random.default_rng(seed)
 

@@ -8,7 +8,7 @@ import pytest
 from extra import fuzz_transforms
 from extra.fuzz_transforms import NAMES, REFUSED, fault, main, shrunk
 from extra.plain_transforms import COLLECTIVES, Unsure, grad, hessian, scan, stop_gradient, vmap
-from extra.transform_programs import MODES, Program
+from extra.transform_programs import MODES, WINDOWED, Program
 from tinygrad.transforms import cond, forward, run_loops
 
 
@@ -19,7 +19,7 @@ def found(seed):
     return None
 
 
-@pytest.mark.parametrize("first", range(0, 32, 8))
+@pytest.mark.parametrize("first", [*range(0, 32, 8), WINDOWED, WINDOWED + 8])
 def test_programs_agree_with_loops_and_differences(first):
   assert {seed: said for seed in range(first, first + 8) if (said := found(seed)) not in (None, REFUSED)} == {}
 
@@ -42,6 +42,10 @@ def test_all_kinds_are_drawn():
     "inside(2, 'vmap'",
     *(f"say({name}" for name in "vp"),
   ):
+    assert word in text, word
+  assert not any(word in text for word in ("pooled", "strided", "widened"))
+  text = "\n".join(str(Program(seed)) for seed in range(WINDOWED, WINDOWED + 100))
+  for word in ("pooled(", '"mean")', '"max")', "strided(", "widened("):
     assert word in text, word
   programs = [Program(seed) for seed in range(60)]
   assert {p.dtype for p in programs} == {"float64", "float32", "float16", "bfloat16"}
