@@ -88,7 +88,7 @@ class Halt(Exception):
 class World:
   """What the names of a program's text mean on devices."""
 
-  exact = False
+  exact = trained = False
 
   def __init__(self, script: Script, device: str) -> None:
     self.script, self.device = script, device
@@ -235,7 +235,7 @@ class World:
     for head, lines, last in self.script.functions:
       body = [f"  {x}" for line in lines for x in self.text(line)]
       exec("\n".join([self.head(head), *body, f"  {last}"]), self.names)
-    with Tensor.train(False):
+    with Tensor.train(self.trained):
       self.run_main(before)
 
   def run_main(self, before: Callable[[], None]) -> None:
