@@ -25,7 +25,8 @@ from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 A = ParamSpec("A")
 R = TypeVar("R")
 Values = dict[str, int]  # of variables
-EXACT = {object.__eq__, int.__eq__, str.__eq__}  # of types whose equal values differ in nothing: 0.0 is equal to -0.0
+# of types whose equal values differ in nothing: 0.0 is equal to -0.0
+EXACT = {object.__eq__, type(None).__eq__, int.__eq__, str.__eq__}  # None has its own from Python 3.13 on
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
