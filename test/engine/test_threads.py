@@ -4,6 +4,7 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 
 from tinygrad import Tensor, TinyJit, dtypes, vmap
 from tinygrad.engine import program_order as order_module
@@ -235,6 +236,38 @@ def test_a_capture_leaves_to_another_what_that_one_is_about_to_capture():
 
   assert beside(work, captured) == [([0.0], [1.0]), ([2.0], [2.0]), ([4.0], [4.0]), ([6.0], [7.0])]
   assert memory.tolist() == [10.0]
+
+
+@pytest.mark.parametrize("maker", ["the replaying thread", "a third"])
+def test_what_a_replay_writes_to_has_been_read_while_another_thread_captures(maker):
+  """By values that are younger than the other's step, and no part of it. (Mutant of `settle`: what is younger is left
+  alone, whoever has made it.)"""
+  memory, got = Tensor([5.0]).realize(), []
+
+  @TinyJit
+  def write(x):
+    memory.assign(memory + x)
+    return x * 2
+
+  def value():
+    got.append(memory * 10)
+
+  def work():
+    for _ in range(4):
+      if maker == "a third":
+        beside(value, lambda meanwhile: meanwhile())
+      else:
+        value()
+      write(Tensor([1.0]))
+
+  @TinyJit
+  def step(x):
+    if not got:
+      beside(work, lambda meanwhile: meanwhile())
+    return x * 3
+
+  assert [step(Tensor([float(k)])).tolist() for k in range(3)] == [[0.0], [3.0], [6.0]]
+  assert [v.tolist() for v in got] == [[50.0], [60.0], [70.0], [80.0]]
 
 
 def test_what_another_thread_assigns_while_one_captures_is_no_part_of_that():

@@ -210,12 +210,13 @@ class ProgramOrder:
     happen, those of other threads if they need the same memory, and values that read what is written are computed, as
     far as their tensors have changed after number `since`."""
     due, me = list[Live](), threading.get_ident()
-    theirs = min((n for thread, n in self.steps.copy() if thread != me), default=self.now)
+    began = {thread: n for thread, n in reversed(self.steps.copy()) if thread != me}  # of each its outermost step
     for t in self.changed(since):
-      mine = t._holder.assigned and t._holder.thread == me
+      mine = t._holder.thread == me and t._holder.assigned
       state = memory_state(t.uop, moved=True) if t.follows else None
-      if (t.follows and (state is None or state.op is Ops.BUFFER)) or (t._holder.number > theirs and not mine):
-        continue  # memory as it is, or perhaps a part of what another thread captures
+      captured = t._holder.number > began.get(t._holder.thread, self.now)  # perhaps, by the thread that has made it
+      if captured or (t.follows and (state is None or state.op is Ops.BUFFER)):  # or memory as it is
+        continue
       nodes = t.uop.toposort()
       memory = {id(buffer_of(u)) for u in nodes if u.op is Ops.BUFFER}
       waits = any(u.op is Ops.AFTER for u in nodes) and (mine or used is None or not memory.isdisjoint(used))
