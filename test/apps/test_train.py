@@ -245,10 +245,15 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
   assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_options_that_cannot_be(tiny, capsys):
+def test_options_that_cannot_be(tiny, tmp_path, capsys):
   with pytest.raises(SystemExit):
     program.train_command(["--data", "x", "--resume"])
   assert "--resume needs --checkpoint-dir" in capsys.readouterr().err
+  (tmp_path / program.CHECKPOINT).write_bytes(b"hours of work")
+  with pytest.raises(SystemExit):
+    program.train_command([*tiny, "--checkpoint-dir", str(tmp_path)])
+  assert "is of an earlier run; fix: --resume goes on from it" in capsys.readouterr().err
+  assert (tmp_path / program.CHECKPOINT).read_bytes() == b"hours of work"
   with pytest.raises(SystemExit):
     program.train_command(["--data", "x", "--tokens", "0"])
   assert "count from 1" in capsys.readouterr().err

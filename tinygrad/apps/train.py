@@ -214,6 +214,8 @@ def train_command(argv: Sequence[str] | None = None) -> int:
   a = p.parse_args(argv)
   if a.resume and not a.checkpoint_dir:
     p.error("--resume needs --checkpoint-dir, where the checkpoint lies")
+  if a.checkpoint_dir and not a.resume and (kept := a.checkpoint_dir / CHECKPOINT).exists():
+    p.error(f"{kept} is of an earlier run; fix: --resume goes on from it; to begin anew, give another --checkpoint-dir")
   if min(a.tokens, a.steps or 1, a.batch, a.checkpoint_every, a.eval_every) < 1 or a.steps == 0:
     p.error("--tokens, --steps, --batch, --checkpoint-every and --eval-every count from 1")
   for path in (a.out, a.losses, a.batches, a.plot):
