@@ -367,9 +367,12 @@ def differs(got: np.ndarray | None, want: np.ndarray, rough: float) -> Iterator[
     if (wrong := int((got != want).sum())) > 0:
       yield f"has {wrong} wrong whole numbers of {want.size}"
   else:
-    error = float(np.abs(got - want).max(initial=0)) / max(float(np.abs(want).max(initial=0)), SMALL)
+    with np.errstate(invalid="ignore"):
+      apart = np.where(got == want, 0, np.abs(got - want))  # infinity is as far from itself
+    greatest = max(float(np.abs(want[np.isfinite(want)]).max(initial=0)), SMALL)
+    error = float(apart.max(initial=0)) / greatest
     if not error <= rough:
-      where = np.argwhere(~(np.abs(got - want) <= rough * max(np.abs(want).max(), SMALL)))
+      where = np.argwhere(~(apart <= rough * greatest))
       yield f"is {error:.1e} off, at {len(where)} of {want.size} from {where[0].tolist() if len(where) else '?'} on"
 
 

@@ -34,6 +34,10 @@ def test_what_is_otherwise_is_told():
   assert not [*faults(Shown([{"a": x + 1e-9, "b": x}]), want, 1e-6)]
   assert [*faults(Shown([{"a": y, "b": x}]), want, 1e-6)] == ["look 0: a is 5.0e-01 off, at 1 of 3 from [1] on"]
   assert [*faults(Shown([{"a": x}]), want, 1e-6)] == ["look 0: names ['b']"]
+  far = Shown([{"a": np.array([np.inf, 1.0])}])
+  assert not [*faults(far, far, 1e-6)]  # of a program that grows without end
+  for other in ([-np.inf, 1.0], [1.0, 1.0], [np.nan, 1.0], [np.inf, 1.1]):
+    assert [*faults(Shown([{"a": np.array(other)}]), far, 1e-6)]
   assert [*faults(Shown([], "KeyError: 1"), want, 1e-6)] == ["KeyError: 1"]
   assert [*faults(want, Shown([], "KeyError: 1"), 1e-6)] == ["no error, and alone KeyError: 1"]
   assert not [*faults(Shown([], "TypeError: x", refused=True), want, 1e-6)]
