@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
+from tinygrad.codegen.primitives.stage import pipeline_of
 from tinygrad.device import Target
 from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes
@@ -109,7 +110,7 @@ class Linearizer:
     v.vectors = [r for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR]
     if len(kernel.src) > 1:
       v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
-    self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and u.arg and u.arg[1]}
+    self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and pipeline_of(u)[1]}
     self.taken = max((u.arg[0] + u.arg[2] for u in nodes if u.op is Ops.SCRATCH), default=0)  # bytes of scratch memory
 
   # ---- loops
@@ -198,7 +199,7 @@ class Linearizer:
     memory = v.reads(UOp.sink(*stores)).difference(s.src[0].src[0] for s in stores)
     level = max(v.level_of(v.deps(after)), self.floor)
     once = [s.bit for s in v.stack].count(v.stack[level].bit) == 1  # its loop is no loop of blocks
-    ahead = after.arg[1] if after.arg else 0
+    _, ahead = pipeline_of(after)
     if ahead and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
       self.prefetch(stores, r, level, ahead)
       self.filled[stores] = v.stack[level], memory
@@ -486,8 +487,8 @@ class Linearizer:
     """Whether a product may still be under way when the next iteration of its loops fills the memory that it reads."""
     core, over = f.src[0].arg, sum(map(self.values.bit, f.src[1:]))
     tiles = [x.src[0].src[0] for x, h in zip(f.src[0].src, (core.a, core.b)) if isinstance(h, SwizzledTile)]
-    blocks = [(stages - ahead, x) for x in tiles for stages, ahead in [x.arg or (1, 0)]]
-    return any(reading < 2 and self.values.deps(x) & over for reading, x in blocks)
+    again = [pipeline_of(x) for x in tiles if self.values.deps(x) & over]
+    return any(stages - ahead < 2 for stages, ahead in again)
 
   def wait_for_products(self) -> None:
     for mine, core in self.late.items():

@@ -72,6 +72,11 @@ class Panel:
     return round_up(rows * (round_up(row, WIDTH) if self.tile else row) * self.operand.dtype.itemsize, LINE)
 
 
+def pipeline_of(filled: UOp) -> tuple[int, int]:
+  """Of an AFTER: in how many blocks of memory it is filled, and how many iterations ahead."""
+  return filled.arg or (1, 0)
+
+
 def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   """In the place of operands loads from scratch memory, into which each is computed for all of its loops at once, in
   loops of its own, wherever the other loops that it depends on are open; of several together."""
