@@ -150,13 +150,16 @@ def tiles(name: str) -> int:
   return 2 * k * (n + m * name.endswith(".SS")) // 4
 
 
-def read_code(text: str) -> Code:
-  """Of what nvdisasm prints: loops end in a branch to a label above."""
+def read_code(text: str, seldom: bool = False) -> Code:
+  """Of what nvdisasm prints: loops end in a branch to a label above. What a branch within one passes over counts for
+  nothing if it is `seldom` run."""
   lines, labels = list[str](), dict[str, int]()
-  bodies = list[tuple[int, int]]()
+  bodies, ahead = list[tuple[int, int]](), dict[str, int]()
   for line in text.splitlines():
     if label := re.match(r"^(\.L_x_\d+):", line):
       labels[label[1]] = len(lines)
+      if seldom and (begin := ahead.get(label[1])) is not None and all(start < begin for start, _ in bodies):
+        lines[begin:] = [""] * (len(lines) - begin)
     elif found := re.match(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.x]*)(.*)", line):
       # what no lane does takes its turn and nothing else; a product on tiles says whether A is one, too
       name = "NOP" if "@!PT" in line else found[1] + ".SS" * bool(re.match(r"\s+R\d+, gdesc", found[2]))
@@ -164,6 +167,8 @@ def read_code(text: str) -> Code:
       target = re.search(r"\((\.L_x_\d+)\)", found[2])
       if found[1].startswith("BRA") and target and target[1] in labels:
         bodies.append((labels[target[1]], len(lines)))
+      elif found[1].startswith("BRA") and target:
+        ahead[target[1]] = len(lines)
 
   def local(names: list[str]) -> int:
     """A shuffle goes the same way. Of what is read in vectors lanes are taken to have much in common."""
@@ -188,7 +193,7 @@ def read_code(text: str) -> Code:
 
   def code(names: list[str]) -> Code:
     operations = sum(next((n for p, n in PRODUCT.items() if x.startswith(p)), 0) for x in names)
-    return Code(count, len(names), operations, best[0] > 0, local(names), stalls(names) if best[0] > 0 else 0)
+    return Code(count, sum(map(bool, names)), operations, best[0] > 0, local(names), stalls(names) if best[0] > 0 else 0)
 
   within = [b for b in bodies if best[0] <= b[0] and b[1] <= best[1] and b != best]
   innermost = [b for b in within if not any(b[0] <= x[0] and x[1] <= b[1] for x in within if x != b)]
@@ -208,6 +213,7 @@ def waits(said: str) -> str:
 
 def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int, str]:
   """(its code, launch, bytes of local memory, what products wait for)"""
+  seldom = any(u.op is Ops.RANGE and u.src[0].op is not Ops.CONST and u.src[0].vmax == 1 for u in linear)
   rendered = cstyle.render(linear, "k", cstyle.CUDA)
   binary, said = cuda.compiled_anew(rendered.source, "k", arch)
   with tempfile.TemporaryDirectory() as folder:
@@ -216,7 +222,7 @@ def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int, str]:
     run = subprocess.run([nvdisasm(), path], capture_output=True, text=True, check=True)
   static = re.search(r"scratch\[(\d+)\]", rendered.source)
   local = rendered.launch.local or (int(static[1]) * 16 if static else 0)
-  return read_code(run.stdout), rendered.launch, local, waits(said)
+  return read_code(run.stdout, seldom), rendered.launch, local, waits(said)
 
 
 @dataclass(slots=True)

@@ -468,6 +468,7 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r"\*\((\w+\d)\*\)\(", r"at<\1>(", body)
     body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
     body = re.sub(r'asm\("cvt.rn.bf16.f32.*', BFLOAT16, body)
+    body = re.sub(r'asm\("cvt.rn.bf16x2.f32.*', "return __uint_as_float(bfloat16_of_float(x) << 16);", body)
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
     body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
     body = re.sub(r"^template <int N> .*?^\}", "", body, flags=re.M | re.S)

@@ -53,7 +53,9 @@ class Values:
     self, ids: LoopIds, fold: Callable[[UOp, Env], None], fill: Callable[[UOp], None], scalars: bool = False
   ) -> None:
     self.fold, self.fill, self.scalars = fold, fill, scalars
-    self.root = self.least = LoopScope(0)  # least: where what belongs beside it is emitted
+    self.root = self.least = LoopScope(
+      0
+    )  # least: a loop of at most one iteration, in which what belongs beside it is emitted
     self.stack = [self.root]
     self.ids = ids
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
@@ -260,9 +262,7 @@ class Values:
       times = self.node(Ops.CAST, dtypes.index, (some,))
       self.memo[times] = times, self.home[times]
       with self.loop(times, AxisKind.LOOP):
-        around, self.least = self.least, self.stack[-1]
         self.write(acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))
-        self.least = around
       return self.read(acc)
 
   # ---- integers and addresses
@@ -515,7 +515,9 @@ class Values:
     scope = LoopScope(self.stack[-1].depth + 1, bit, [counter])
     self.home[counter] = scope
     self.stack.append(scope)
+    around, self.least = self.least, scope if end.vmax == 1 else self.least
     yield counter
+    self.least = around
     assert self.stack.pop() is scope
     scope.open, scope.done = False, True
     self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -110,6 +109,10 @@ class Linearizer:
     v.vectors = [r for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR]
     if len(kernel.src) > 1:
       v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
+    for s in kernel.src:
+      if s.op is Ops.STORE and (memory := s.src[0].src[0]).op is Ops.SCRATCH:  # anew in each iteration of these loops
+        for r in s.src[2:]:
+          v.deps_memo[memory] = v.deps_memo.get(memory, 0) | v.bit(r) * (r.arg[1] not in IN_REGISTERS)
     self.ahead = {u.src[1:]: u for u in nodes if u.op is Ops.AFTER and pipeline_of(u)[1]}
     self.taken = max((u.arg[0] + u.arg[2] for u in nodes if u.op is Ops.SCRATCH), default=0)  # bytes of scratch memory
 
@@ -122,12 +125,8 @@ class Linearizer:
     runs = [(r, self.runs(some) if isinstance(r, tuple) and some[1:] else [some]) for r, some in found]
     groups = [(r, some) for r, parts in runs for some in parts]
     before, self.beside = self.beside, len(v.stack) - 1 if len(groups) > 1 else self.beside
-    touched = [v.reads(UOp.sink(*(s for s, _ in group))) for _, group in groups]
-    users = Counter(memory for some in touched for memory in some)
     for r, group in groups:
       written = {s.src[0].src[0] for s, _ in group if s.op is Ops.STORE}
-      for memory in (m for m in written if m.op is Ops.SCRATCH and users[m] > 1):
-        v.deps_memo.setdefault(memory, sum(x.bit for x in v.stack[1:]))  # anew in each iteration of open loops
       if isinstance(r, tuple) and r[0].op is Ops.BARRIER:
         self.barrier("memory")
       elif isinstance(r, tuple):
@@ -200,7 +199,8 @@ class Linearizer:
     level = max(v.level_of(v.deps(after)), self.floor)
     once = [s.bit for s in v.stack].count(v.stack[level].bit) == 1  # its loop is no loop of blocks
     _, ahead = pipeline_of(after)
-    if ahead and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
+    mine = (r for r in v.iteration if v.bit(r) == v.stack[level].bit and r.arg[1] not in THREADS)
+    if ahead and once and (r := next(mine, None)) is not None:
       self.prefetch(stores, r, level, ahead)
       self.filled[stores] = v.stack[level], memory
       return

@@ -8,9 +8,12 @@ depends on a condition that is not known it has to be the same both ways."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
@@ -18,8 +21,8 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp, simplify
 from tinygrad.uop.affine import Affine, affine, index, plain
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.loops import iterations, shared_rows, static
-from tinygrad.uop.rewrite import substitute_free
+from tinygrad.uop.loops import LoopIds, iterations, shared_rows, static
+from tinygrad.uop.rewrite import on_sources, substitute_free
 
 Values = Mapping[UOp, UOp]  # of nodes, what they are
 Contents = dict[UOp, UOp | None]  # of memory that has been written in the iteration; None: nothing is known of it
@@ -42,27 +45,82 @@ def block_limits(stores: Sequence[UOp]) -> Iterator[UOp]:
     for (at, beyond), known in found.items():
       if beyond not in met and changes_nothing(stores, within, known):
         met.add(beyond)
-        before = UOp.new(Ops.ADD, dtypes.index, (at, index(-1)))
-        yield UOp.new(Ops.CMPLT, dtypes.bool, (block, at) if beyond else (before, block))
+        yield limit_of(block, at, beyond)
 
 
-def blocks_of_rows(limits: Sequence[UOp], row: UOp, first: UOp, count: int) -> Iterator[tuple[UOp, UOp, UOp]]:
-  """Of loops with such limits (loop, the first block, how many) in which any of `count` rows from `first` on has
-  something to do. The first is a block that there is."""
+def limit_of(block: UOp, at: UOp, beyond: bool) -> UOp:
+  """What holds of iterations that are not beyond, or before, this one."""
+  sides = (block, at) if beyond else (UOp.new(Ops.ADD, dtypes.index, (at, index(-1))), block)
+  return UOp.new(Ops.CMPLT, dtypes.bool, sides)
 
-  def of_rows(op: Ops, x: UOp) -> UOp:  # it rises with the rows, or falls
-    ends = (substitute_free(x, {row: affine(first, {}).plus(Affine(i)).uop()}) for i in (0, count - 1))
+
+class Rows(NamedTuple):
+  """`count` of them from `first` on, in the loop `row`."""
+
+  row: UOp
+  first: UOp
+  count: int
+
+  def ends(self, op: Ops, x: UOp) -> UOp:
+    """The least, or the most, of what rises with the rows, or falls."""
+    ends = (substitute_free(x, {self.row: affine(self.first, {}).plus(Affine(i)).uop()}) for i in (0, self.count - 1))
     return UOp.new(op, dtypes.index, tuple(ends))
 
+
+def blocks_of_rows(limits: Sequence[UOp], rows: Rows) -> Iterator[tuple[UOp, UOp, UOp]]:
+  """Of loops with such limits (loop, the first block, how many) in which any of the rows has something to do. The first
+  is a block that there is."""
   for r in dict.fromkeys(s for x in limits for s in x.src if s.op is Ops.RANGE and s.arg[1] is AxisKind.REDUCE):
     begin, end = index(0), r.src[0]
     for x, y in (limit.src for limit in limits):
       if x is r:
-        end = UOp.new(Ops.MIN, dtypes.index, (end, of_rows(Ops.MAX, y)))
+        end = UOp.new(Ops.MIN, dtypes.index, (end, rows.ends(Ops.MAX, y)))
       elif y is r:
-        begin = UOp.new(Ops.MAX, dtypes.index, (begin, of_rows(Ops.MIN, x) + 1))
+        begin = UOp.new(Ops.MAX, dtypes.index, (begin, rows.ends(Ops.MIN, x) + 1))
     begin = simplify(UOp.new(Ops.MIN, dtypes.index, (begin, r.src[0] - 1)))
     yield r, begin, simplify(UOp.new(Ops.MAX, dtypes.index, (end - begin, index(0))))
+
+
+def edges_apart(stores: Sequence[UOp], limits: Sequence[UOp], rows: Rows, ids: LoopIds) -> Iterator[UOp]:
+  """The stores. Where a condition that leaves blocks idle chooses a constant, it is asked only in blocks in which it is
+  not the same for all of the rows: what is stored as if it were is put right there, in a loop of one iteration."""
+  around = {*shared_rows(stores)}
+  for s in stores:
+    edges, known = [index(0)], dict[UOp, UOp]()
+    for r, u in itertools.product((r for r in s.src[2:] if r.arg[1] is AxisKind.REDUCE), s.src[1].toposort()):
+      for (idle, _), ((at, beyond), holds) in itertools.permutations(turns(u, r, around), 2):
+        if limit_of(r, *idle) in limits:
+          known[u] = UOp.const(dtypes.bool, holds)
+          edges.append(rows.ends(Ops.MAX, at) - r if beyond else r + 1 - rows.ends(Ops.MIN, at))
+    if known and (parts := usual_and_right(s, known)) is not None:
+      most = functools.reduce(lambda x, y: UOp.new(Ops.MAX, dtypes.index, (x, y)), edges)
+      once = ids.loop(simplify(UOp.new(Ops.MIN, dtypes.index, (most, index(1)))), AxisKind.REDUCE)
+      yield s.replace(src=(s.src[0], parts[0], *s.src[2:]))
+      yield s.replace(src=(s.src[0], parts[1], *s.src[2:], once))
+    else:
+      yield s
+
+
+def usual_and_right(store: UOp, known: Values) -> tuple[UOp, UOp] | None:
+  """What is stored where comparisons are `known`, and what is right where they may be otherwise: of that, or a
+  constant. None where what is chosen is no constant, or goes into what is stored beside what is none."""
+  where, chosen, above = store.src[0], store.src[1], list[tuple[UOp, int]]()
+  while (
+    chosen.op is not Ops.WHERE or (asked := with_known(chosen.src[0], known, {})) is None or asked.op is not Ops.CONST
+  ):
+    some = [i for i, x in enumerate(chosen.src) if x.op is not Ops.CONST]
+    if chosen.op not in GroupOp.Elementwise or len(some) != 1:
+      return None
+    above.append((chosen, some[0]))
+    chosen = chosen.src[some[0]]
+  condition, *both = chosen.src
+  usual, other = both if asked.arg else both[::-1]
+  for u, i in reversed(above):
+    usual, other = (on_sources(u, (*u.src[:i], x, *u.src[i + 1 :])) for x in (usual, other))
+  if (other := simplify(other)).op is not Ops.CONST:
+    return None
+  there = UOp.new(Ops.LOAD, usual.dtype, (where,))
+  return usual, UOp.new(Ops.WHERE, usual.dtype, (condition, *((there, other) if asked.arg else (other, there))))
 
 
 def turns(u: UOp, block: UOp, rows: set[UOp]) -> Iterator[tuple[Bound, bool]]:

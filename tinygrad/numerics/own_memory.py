@@ -13,6 +13,7 @@ from tinygrad.helpers import round_up
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loops import extent
+from tinygrad.uop.node import HALVES
 from tinygrad.uop.rewrite import substitute_free
 
 MOST = 176  # registers of a thread for it
@@ -38,19 +39,43 @@ def as_own_memory(nests: Sequence[Sequence[UOp]], threads: Sequence[UOp]) -> lis
   every = list(itertools.product(*(range(extent(r)) for r in threads)))
   numbers = {r: [x[i] for x in every] for i, r in enumerate(threads)}
   found: dict[UOp, list[UOp]] = {s.src[0].src[0]: [] for nest in nests for s in nest}
-  for u in UOp.sink(*itertools.chain.from_iterable(nests)).toposort():
+  nodes = UOp.sink(*itertools.chain.from_iterable(nests)).toposort()
+  for u in nodes:
     if u.op is Ops.INDEX and u.src[0].op is Ops.SCRATCH and u.src[0] in found:
       found[u.src[0]].append(u)
     elif u.op is Ops.LOAD and u.src[1:]:  # where its condition does not hold it is something else
       found.pop(u.src[0].src[0], None)
-  moved, room = dict[UOp, UOp](), MOST * WORD
+  moved, room, widened = dict[UOp, UOp](), MOST * WORD, read_as_floats(nodes)
   for memory, places in sorted((x for x in found.items() if x[1]), key=lambda x: int(x[0].arg[2])):
     if (own := own_places(places, numbers, len(every))) is not None:
       nbytes = round_up(own[1] * memory.dtype.itemsize, WORD)
       if nbytes <= room:
-        room, new = room - nbytes, memory.replace(arg=(-nbytes, memory.arg[1], nbytes))
-        moved |= {u: u.replace(src=(new, at)) for u, at in zip(places, own[0])}
-  return [[with_accesses(s, moved) for s in nest] for nest in nests]
+        casts = widened.get(memory, ())
+        room, kind = room - nbytes, dtypes.float32 if casts else memory.dtype
+        nbytes = round_up(own[1] * kind.itemsize, WORD)
+        new = memory.replace(dtype=kind, arg=(-nbytes, memory.arg[1], nbytes))
+        moved |= {u: u.replace(dtype=kind, src=(new, at)) for u, at in zip(places, own[0])}
+        moved |= {u: UOp.new(Ops.LOAD, kind, (moved[u.src[0].src[0]],)) for u in casts}
+  return [[as_stored(with_accesses(s, moved)) for s in nest] for nest in nests]
+
+
+def read_as_floats(nodes: Sequence[UOp]) -> dict[UOp, list[UOp]]:
+  """Memory of halves that are widened wherever they are read, and there. One takes a register in either case, so that
+  holds what it has been rounded to as float32."""
+  read, other = dict[UOp, list[UOp]](), set[UOp]()
+  for u in nodes:
+    for s in (s for s in u.src if s.op is Ops.LOAD):
+      if u.op is Ops.CAST and u.dtype is dtypes.float32 and s.dtype in HALVES:
+        read.setdefault(s.src[0].src[0], []).append(u)
+      else:
+        other.add(s.src[0].src[0])
+  return {memory: casts for memory, casts in read.items() if memory not in other}
+
+
+def as_stored(s: UOp) -> UOp:
+  """The store of a value as its memory has it."""
+  kind = s.src[0].dtype
+  return s if s.src[1].dtype is kind else s.replace(src=(s.src[0], UOp.new(Ops.CAST, kind, s.src[1:2]), *s.src[2:]))
 
 
 def own_places(places: Sequence[UOp], numbers: Numbers, count: int) -> tuple[list[UOp], int] | None:

@@ -37,6 +37,7 @@ _VECTOR_BYTES = 16  # the widest access to memory
 GROUPS = AxisKind.GLOBAL, AxisKind.CLUSTER  # what groups of a grid are numbered by
 THREADS = *GROUPS, AxisKind.LOCAL
 UNROLLED = 16
+WRITTEN_OUT = 1 << 13  # nodes of linear code, about twice the instructions
 STATIC = 48 << 10  # bytes of local memory
 TURN = "turn"  # the variable by which the numbers of work groups are turned
 BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
@@ -80,6 +81,7 @@ class Dialect:
   neighbours: str = ""  # the function by which a group finds what another has
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
   byte_shift: str = ""  # the function that shifts a byte to the right, where the operator does not do
+  rounded: str = ""  # float32 {0} as a float32 that is a bfloat16
   negated: str = ""  # of a float {0} of type {T}, where the operator does not do
   publish: str = ""  # before a barrier behind which cores read a group's memory
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
@@ -251,6 +253,8 @@ class CRenderer:
           pairs = [xs[i : i + 2] for i in range(0, len(xs), 2)]
           xs = tuple(self.expression(u.arg, u.dtype, u.dtype, p) if len(p) == 2 else p[0] for p in pairs)
         self.declare(u, xs)
+      case Ops.CAST if self.d.rounded and is_rounding(u):
+        self.declare(u, [self.d.rounded.format(x) for x in self.lanes(u.src[0].src[0])])
       case op if op is not Ops.CONST:
         own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
         own |= {
@@ -488,6 +492,12 @@ class CRenderer:
     return f"({ctype(b, self.d)}){x}"
 
 
+def is_rounding(u: UOp) -> bool:
+  """Whether a CAST is of float32 to bfloat16 and back."""
+  kinds = [x.dtype.scalar() for x in (u, *u.src, *u.src[0].src)]
+  return u.src[0].op is Ops.CAST and kinds == [dtypes.float32, dtypes.bfloat16, dtypes.float32]
+
+
 def fits_32_bits(u: UOp) -> bool:
   """Whether an index is known to fit 32 bits, with the lanes beside it."""
   if u.dtype.scalar() is not dtypes.index or u.op is Ops.VECTORIZE:
@@ -509,16 +519,19 @@ def divisor(u: UOp) -> int:
 
 def short_loops(linear: Sequence[UOp]) -> set[UOp]:
   """The loops of at most UNROLLED steps, a constant number, that have no loop within: their code is written out, so
-  that what one step loads is under way while others compute. (The 16 steps of a matmul take 103 registers, not 94.)"""
-  found, outer = set[UOp](), list[UOp]()
-  for u in linear:
+  that what one step loads is under way while others compute. (The 16 steps of a matmul take 103 registers, not 94.)
+  Code of more than WRITTEN_OUT nodes would be read from memory rather than from a cache of instructions."""
+  found, outer = set[UOp](), list[tuple[UOp, int]]()
+  for i, u in enumerate(linear):
     if u.op is Ops.RANGE:
-      found -= {*outer}
-      outer.append(u)
+      found -= {r for r, _ in outer}
+      outer.append((u, i))
       if u.arg[1] not in THREADS and u.src[0].op is Ops.CONST and u.src[0].arg <= UNROLLED:
         found.add(u)
     elif u.op is Ops.ENDRANGE:
-      outer.pop()
+      r, begin = outer.pop()
+      if r in found and r.src[0].arg * (i - begin) > WRITTEN_OUT:
+        found.remove(r)
   return found
 
 
@@ -625,6 +638,9 @@ static __device__ inline unsigned short half_of_float(float x) {
 static __device__ inline unsigned short bfloat16_of_float(float x) {
   unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 }
+static __device__ inline float rounded_to_bfloat16(float x) {
+  unsigned y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(x), "f"(0.0f)); return __uint_as_float(y);
+}
 #if __CUDA_ARCH__ >= 800
 static __device__ inline float float_max(float x, float y) {
   float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;
@@ -658,7 +674,7 @@ static __device__ inline signed char shift_byte(signed char x, unsigned n) {
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
   cluster="__cluster_dims__({shape}) ", neighbours=NEIGHBOURS, member="of_group({x}, {n})", together=TOGETHER,
   core=function_of, publish=PUBLISH, byte_shift="shift_byte", shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
-  extreme="float", copies=COPY, eights=EIGHTS,
+  extreme="float", rounded="rounded_to_bfloat16({0})", copies=COPY, eights=EIGHTS,
   rough={Ops.EXP: "rough_exp({0})", Ops.FDIV: "rough_div({0}, {1})", Ops.RECIP: "rough_div(1, {0})"},
   commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
