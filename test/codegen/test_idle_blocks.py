@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_group_rows import EAGER, Computer, run, whole  # noqa: F401 a fixture
+from test_group_rows import EAGER, ON_CORES, Computer, run, softmax, whole  # noqa: F401 a fixture
 
 from tinygrad import Tensor
 from tinygrad.codegen import group_rows
@@ -127,8 +127,8 @@ def rounds_wrongly(patch):
 
 
 def of_the_first_row(patch):
-  real = idle_blocks.blocks_of_rows
-  patch.setattr(group_rows, "blocks_of_rows", lambda limits, row, first, count: real(limits, row, first, 1))
+  ends = idle_blocks.Rows.ends
+  patch.setattr(idle_blocks.Rows, "ends", lambda self, *x: ends(self._replace(count=1), *x))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,61 @@ def test_a_mutant_is_seen(mutant, mask, unseen, blocks, whole, monkeypatch):  # 
   mutant(monkeypatch)
   with pytest.raises(AssertionError):
     attended(MASKS[mask], arrays(), unseen=unseen)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+  """For how many elements threads have asked a mask; groups have 64 rows, blocks 32 keys."""
+  monkeypatch.setattr(streaming, "BLOCKS", (32,))
+  done, real = [0], Computer.one
+
+  def one(self, u):
+    done[0] += u.dtype.count * (u.op is Ops.WHERE and any(s.op is Ops.CONST and s.arg == -np.inf for s in u.src))
+    real(self, u)
+
+  monkeypatch.setattr(Computer, "one", one)
+  return done
+
+
+def attended_on_cores(seen, rows=128, keys=128, width=32):
+  """Attention of halves, the sums of rows in registers of threads, and what numpy makes of it."""
+  rng = np.random.default_rng(0)
+  q, k, v = (rng.standard_normal((1, n, width)).astype(np.float16) for n in (rows, keys, keys))
+  tensors = [Tensor(x).to("CPU").realize() for x in (q, k, v)]
+  mask = seen(Tensor.arange(rows).unsqueeze(1), Tensor.arange(keys).unsqueeze(0))
+  scores = tensors[0].dot(tensors[1].transpose(-2, -1), dtype="float32") / 4
+  out = mask.where(scores, -np.inf).softmax().half().dot(tensors[2], dtype="float32")
+  given = {t.uop.base: x for t, x in zip(tensors, (q, k, v))}
+  (got,), _ = run([out], replace(ON_CORES, intensity=1, warp=32), given)
+  there = seen(np.arange(rows)[:, None], np.arange(keys)[None])
+  scores = np.where(there, q.astype(np.float64) @ k.swapaxes(-1, -2).astype(np.float64) / 4, -np.inf)
+  np.testing.assert_allclose(got.reshape(out.shape), softmax(scores) @ v, rtol=2e-3, atol=2e-3)
+  blocks = there.reshape(rows // 64, 64, keys // 32, 32)
+  return (blocks.any((1, 3)) & ~blocks.all((1, 3))).sum() * 64 * 32
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_is_asked_where_its_edge_is(name, asked, whole):  # noqa: F811
+  """Before the edge all of a block's keys are seen by all rows of the group."""
+  wide = {"window": lambda i, j: (j <= i + 64) & (i < j + 40)}
+  edges = attended_on_cores(wide.get(name, MASKS[name]))
+  assert 0 < asked[0] == edges < 128 * 128
+
+
+def asks_in_every_block(patch):
+  patch.setattr(group_rows, "edges_apart", lambda stores, *_: stores)
+
+
+def takes_the_other(patch):
+  real = idle_blocks.usual_and_right
+  patch.setattr(idle_blocks, "usual_and_right", lambda s, known: (parts := real(s, known)) and (parts[0], parts[0]))
+
+
+@pytest.mark.parametrize("mutant", [asks_in_every_block, takes_the_other, of_the_first_row])
+def test_a_mutant_of_edges_is_seen(mutant, asked, whole, monkeypatch):  # noqa: F811
+  mutant(monkeypatch)
+  with pytest.raises(AssertionError):
+    assert asked[0] == attended_on_cores(MASKS["shifted"])
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16"])

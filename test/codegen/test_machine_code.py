@@ -91,6 +91,19 @@ def test_rows_are_summed_by_shuffles(dtype, arch, tmp_path):
 
 @needs_nvdisasm
 @pytest.mark.parametrize("arch", ARCHS)
+def test_to_bfloat16_and_back_is_one_instruction(arch, tmp_path):
+  """The slow conversion of a single number, and a shift, otherwise."""
+  i = loop(1024, 0)
+  x = read(1, dtypes.bfloat16, 1024, dot((i, 1)))
+  for n in (3.0, 5.0, 7.0):
+    product = op(Ops.MUL, x, UOp.const(dtypes.float32, n))
+    x = op(Ops.CAST, op(Ops.CAST, product, dtype=dtypes.bfloat16), dtype=dtypes.float32)
+  code = machine_code(sink(store(dot((i, 1)), x, i, size=1024)), arch, tmp_path)
+  assert has(code, "F2FP") and not has(code, "F2F.") and not has(code, "SHL")
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("arch", ARCHS)
 def test_a_product_of_float32_is_exact_unless_it_is_asked_otherwise(arch, tmp_path):
   code = machine_code(matmul(4096, dtypes.float32), arch, tmp_path)
   assert has(code, "FFMA") and not has(code, "HMMA") and code.local == 0

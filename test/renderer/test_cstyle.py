@@ -267,6 +267,11 @@ def sums(columns: int) -> str:
     return cstyle.render(lower_kernel(ast, GRID), "sums", cstyle.CUDA).source
 
 
+def test_a_long_body_is_not_written_out(monkeypatch):
+  monkeypatch.setattr(cstyle, "WRITTEN_OUT", 4 * cstyle.UNROLLED)
+  assert "#pragma unroll" in sums(2) and "#pragma unroll" not in sums(cstyle.UNROLLED)
+
+
 def test_short_loops_with_none_within_are_written_out():
   short, long = sums(cstyle.UNROLLED), sums(cstyle.UNROLLED + 1)
   assert "#pragma unroll" in short and "#pragma unroll" not in long

@@ -22,7 +22,7 @@ from tinygrad.device.reach import within_reach
 from tinygrad.dtype import dtypes
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
-from tinygrad.numerics import split_sums, streaming
+from tinygrad.numerics import own_memory, split_sums, streaming
 from tinygrad.renderer import mma
 from tinygrad.runtime import cuda, queues
 from tinygrad.schedule import row_groups, tile_and_fuse
@@ -1174,6 +1174,27 @@ def test_attention_of_one_head_in_pieces(module, lazy, monkeypatch, kind, error,
     monkeypatch.setattr(split_sums, name, n)
   monkeypatch.setattr(streaming, "LONG", 96)
   assert attended(kind, error, causal, length, 64, 1)[0] == 9
+
+
+def test_registers_hold_halves_as_they_have_been_rounded(module, lazy, monkeypatch):
+  """As float32 where they are read so: the bits are those of halves in local memory."""
+  numbers = np.random.default_rng(0)
+  given = [Tensor(numbers.standard_normal((16, 128, 64)), device="EMULATED").bfloat16().realize() for _ in range(4)]
+  found, sources = [], []
+  for most in (own_memory.MOST, 0):
+    monkeypatch.setattr(own_memory, "MOST", most)
+    monkeypatch.setattr(tile_and_fuse, "RECOMPUTE_ON_GRID", 1 << 10)
+    before = len(cuda_emulator._compiled)
+    with PROCESS.anew():
+      out = given[0].scaled_dot_product_attention(*given[1:3])
+      got = out.gradient(*given[:3], gradient=given[3])
+      Tensor.realize(*got)
+    found.append([x.float().numpy() for x in got])
+    sources.append("".join([*cuda_emulator._compiled][before:]))
+  rounded = [source.count("= rounded_to_bfloat16(") for source in sources]
+  assert rounded[0] > 0 == rounded[1], "a conversion is apart from its opposite in memory"
+  for x, y in zip(*found, strict=True):
+    np.testing.assert_array_equal(x, y)
 
 
 def groups_of(linears):
