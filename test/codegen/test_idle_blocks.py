@@ -127,8 +127,8 @@ def rounds_wrongly(patch):
 
 
 def of_the_first_row(patch):
-  ends = idle_blocks.Rows.ends
-  patch.setattr(idle_blocks.Rows, "ends", lambda self, *x: ends(self._replace(count=1), *x))
+  ends = idle_blocks.RowBlock.ends
+  patch.setattr(idle_blocks.RowBlock, "ends", lambda self, *x: ends(self._replace(many=1), *x))
 
 
 @pytest.mark.parametrize(

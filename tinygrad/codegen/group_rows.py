@@ -20,7 +20,7 @@ from tinygrad.device import Target
 from tinygrad.device.cores import HIDDEN, REGISTERS, Core
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, power_of_two, round_up
-from tinygrad.numerics.idle_blocks import Rows, blocks_of_rows, edges_apart
+from tinygrad.numerics.idle_blocks import RowBlock, blocks_of_rows, edges_apart
 from tinygrad.numerics.own_memory import WORD, is_own, with_accesses
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine, index
@@ -60,7 +60,7 @@ def in_groups(
   outer, row = parts["o"], parts["i"]
   # what is beyond the last row has memory of its own to write to, as it is read; but no other
   shorter = {rows[-1]: [replace(block, guard=None)]}
-  here = Rows(rows[-1], at(index(0), (outer, team.rows)), team.rows)
+  here = RowBlock(rows[-1], at(index(0), (outer, team.rows)), team.rows)
   if team.memory:
     stores = [*edges_apart(stores, limits, here, ids)]
   for r, begin, count in blocks_of_rows(limits, here):

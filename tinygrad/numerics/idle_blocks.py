@@ -54,20 +54,20 @@ def limit_of(block: UOp, at: UOp, beyond: bool) -> UOp:
   return UOp.new(Ops.CMPLT, dtypes.bool, sides)
 
 
-class Rows(NamedTuple):
-  """`count` of them from `first` on, in the loop `row`."""
+class RowBlock(NamedTuple):
+  """`many` of them from `first` on, in the loop `row`."""
 
   row: UOp
   first: UOp
-  count: int
+  many: int
 
   def ends(self, op: Ops, x: UOp) -> UOp:
     """The least, or the most, of what rises with the rows, or falls."""
-    ends = (substitute_free(x, {self.row: affine(self.first, {}).plus(Affine(i)).uop()}) for i in (0, self.count - 1))
+    ends = (substitute_free(x, {self.row: affine(self.first, {}).plus(Affine(i)).uop()}) for i in (0, self.many - 1))
     return UOp.new(op, dtypes.index, tuple(ends))
 
 
-def blocks_of_rows(limits: Sequence[UOp], rows: Rows) -> Iterator[tuple[UOp, UOp, UOp]]:
+def blocks_of_rows(limits: Sequence[UOp], rows: RowBlock) -> Iterator[tuple[UOp, UOp, UOp]]:
   """Of loops with such limits (loop, the first block, how many) in which any of the rows has something to do. The first
   is a block that there is."""
   for r in dict.fromkeys(s for x in limits for s in x.src if s.op is Ops.RANGE and s.arg[1] is AxisKind.REDUCE):
@@ -81,7 +81,7 @@ def blocks_of_rows(limits: Sequence[UOp], rows: Rows) -> Iterator[tuple[UOp, UOp
     yield r, begin, simplify(UOp.new(Ops.MAX, dtypes.index, (end - begin, index(0))))
 
 
-def edges_apart(stores: Sequence[UOp], limits: Sequence[UOp], rows: Rows, ids: LoopIds) -> Iterator[UOp]:
+def edges_apart(stores: Sequence[UOp], limits: Sequence[UOp], rows: RowBlock, ids: LoopIds) -> Iterator[UOp]:
   """The stores. Where a condition that leaves blocks idle chooses a constant, it is asked only in blocks in which it is
   not the same for all of the rows: what is stored as if it were is put right there, in a loop of one iteration."""
   around = {*shared_rows(stores)}

@@ -253,8 +253,6 @@ class CRenderer:
           pairs = [xs[i : i + 2] for i in range(0, len(xs), 2)]
           xs = tuple(self.expression(u.arg, u.dtype, u.dtype, p) if len(p) == 2 else p[0] for p in pairs)
         self.declare(u, xs)
-      case Ops.CAST if self.d.rounded and is_rounding(u):
-        self.declare(u, [self.d.rounded.format(x) for x in self.lanes(u.src[0].src[0])])
       case op if op is not Ops.CONST:
         own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
         own |= {
@@ -414,6 +412,9 @@ class CRenderer:
       self.line(f"if ({masks[i]}) {t} = {x};" if masks else f"{t} = {x};")
 
   def alu(self, u: UOp) -> None:
+    if self.d.rounded and u.op is Ops.CAST and is_rounding(u):
+      self.declare(u, [self.d.rounded.format(x) for x in self.lanes(u.src[0].src[0])])
+      return
     columns = zip(*(self.lanes(s, u.dtype.count) for s in u.src))
     scalar, of = u.dtype.scalar(), u.src[-1 if u.op is Ops.WHERE else 0].dtype.scalar()
     self.declare(u, [self.expression(u.op, scalar, of, xs) for xs in columns])
