@@ -82,14 +82,14 @@ def blocks_of_rows(limits: Sequence[UOp], rows: RowBlock) -> Iterator[tuple[UOp,
 
 
 def edges_apart(stores: Sequence[UOp], limits: Sequence[UOp], rows: RowBlock, ids: LoopIds) -> Iterator[UOp]:
-  """The stores. Where a condition that leaves blocks idle chooses a constant, it is asked only in blocks in which it is
-  not the same for all of the rows: what is stored as if it were is put right there, in a loop of one iteration."""
+  """The stores. Where a condition that leaves blocks idle, from row to row others, chooses a constant, it is asked only
+  in blocks in which it differs: what is stored as if it did not is put right there, in a loop of one iteration."""
   around = {*shared_rows(stores)}
   for s in stores:
     edges, known = [index(0)], dict[UOp, UOp]()
     for r, u in itertools.product((r for r in s.src[2:] if r.arg[1] is AxisKind.REDUCE), s.src[1].toposort()):
       for (idle, _), ((at, beyond), holds) in itertools.permutations(turns(u, r, around), 2):
-        if limit_of(r, *idle) in limits:
+        if limit_of(r, *idle) in limits and not at.loops.isdisjoint(around):
           known[u] = UOp.const(dtypes.bool, holds)
           edges.append(rows.ends(Ops.MAX, at) - r if beyond else r + 1 - rows.ends(Ops.MIN, at))
     if known and (parts := usual_and_right(s, known)) is not None:
