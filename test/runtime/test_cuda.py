@@ -1095,20 +1095,23 @@ def test_gradients_of_attention_with_products_on_cores(module, lazy):
     np.testing.assert_allclose(have.float().numpy(), want, rtol=2e-2, atol=2e-2)
 
 
-def attended(kind, error, causal, length, width=16, heads=6):
+def attended(kind, error, causal, length, width=16, heads=6, band=0):
   """What attention and its gradients are by the plan whose kernels and bytes between them are given back, beside
-  numpy's; what is quadratic is computed again however small it is."""
+  numpy's; what is quadratic is computed again however small it is. `band`: so many keys each query sees."""
   numbers, plans, make = np.random.default_rng(0), [], engine.make_plan
   shape = (heads, length, width)
   q, k, v, g = (Tensor(numbers.standard_normal(shape), device="EMULATED").cast(kind).realize() for _ in range(4))
   a, b, c, d = (x.float().numpy().astype(np.float64) for x in (q, k, v, g))
-  out = q.scaled_dot_product_attention(k, v, is_causal=causal)
+  seen = np.tri(length, dtype=bool) & (~np.tri(length, k=-band, dtype=bool) | (not band)) | (not causal)
+  j = Tensor.arange(length, device="EMULATED")
+  mask = (j <= j.unsqueeze(1)) & (j.unsqueeze(1) < j + band) if band else None
+  out = q.scaled_dot_product_attention(k, v, attn_mask=mask, is_causal=causal and not band)
   with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
     patch.setattr(tile_and_fuse, "RECOMPUTE_ON_GRID", 1 << 10)
     patch.setattr(engine, "make_plan", lambda *args: plans.append(make(*args)) or plans[-1])
     got = (out, *out.gradient(q, k, v, gradient=g))
     Tensor.realize(*got)
-  scores = np.where(np.tri(length, dtype=bool) | (not causal), a @ b.swapaxes(-1, -2) / width**0.5, -np.inf)
+  scores = np.where(seen, a @ b.swapaxes(-1, -2) / width**0.5, -np.inf)
   weights = np.exp(scores - scores.max(-1, keepdims=True))
   weights /= weights.sum(-1, keepdims=True)
   up = d @ c.swapaxes(-1, -2)
@@ -1153,6 +1156,12 @@ def test_all_products_of_attention_run_on_cores_of_four_warps(module, lazy, kind
   assert attended(kind, error, causal, length, 64, 16)[0] == 4
   calls = [re.findall(r"^ +mma_(wgmma|m16)", s, re.M) for s in [*cuda_emulator._compiled][before:]]
   assert [len(x) for x in calls if x] == [4, 10, 6, 4] and {x for some in calls for x in some} == {"wgmma"}
+
+
+@pytest.mark.parametrize("band", [1, 40])
+def test_queries_see_a_band_of_keys(module, lazy, band):
+  """Of one key each: a group has one block, and nothing to fill ahead of it."""
+  attended("float16", 1e-2, True, 192, 64, 16, band)
 
 
 def test_gradients_of_wide_heads_on_cores_of_four_warps(module, lazy):

@@ -53,9 +53,8 @@ class Values:
     self, ids: LoopIds, fold: Callable[[UOp, Env], None], fill: Callable[[UOp], None], scalars: bool = False
   ) -> None:
     self.fold, self.fill, self.scalars = fold, fill, scalars
-    self.root = self.least = LoopScope(
-      0
-    )  # least: a loop of at most one iteration, in which what belongs beside it is emitted
+    # least: a loop of at most one iteration, in which what belongs beside it is emitted
+    self.root = self.least = LoopScope(0)
     self.stack = [self.root]
     self.ids = ids
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted

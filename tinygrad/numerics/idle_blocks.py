@@ -105,22 +105,25 @@ def usual_and_right(store: UOp, known: Values) -> tuple[UOp, UOp] | None:
   """What is stored where comparisons are `known`, and what is right where they may be otherwise: of that, or a
   constant. None where what is chosen is no constant, or goes into what is stored beside what is none."""
   where, chosen, above = store.src[0], store.src[1], list[tuple[UOp, int]]()
-  while (
-    chosen.op is not Ops.WHERE or (asked := with_known(chosen.src[0], known, {})) is None or asked.op is not Ops.CONST
-  ):
+
+  def holds(u: UOp) -> bool | None:
+    asked = with_known(u.src[0], known, {}) if u.op is Ops.WHERE else None
+    return None if asked is None or asked.op is not Ops.CONST else bool(asked.arg)
+
+  while (there := holds(chosen)) is None:
     some = [i for i, x in enumerate(chosen.src) if x.op is not Ops.CONST]
     if chosen.op not in GroupOp.Elementwise or len(some) != 1:
       return None
     above.append((chosen, some[0]))
     chosen = chosen.src[some[0]]
   condition, *both = chosen.src
-  usual, other = both if asked.arg else both[::-1]
+  usual, other = both if there else both[::-1]
   for u, i in reversed(above):
     usual, other = (on_sources(u, (*u.src[:i], x, *u.src[i + 1 :])) for x in (usual, other))
   if (other := simplify(other)).op is not Ops.CONST:
     return None
-  there = UOp.new(Ops.LOAD, usual.dtype, (where,))
-  return usual, UOp.new(Ops.WHERE, usual.dtype, (condition, *((there, other) if asked.arg else (other, there))))
+  both = [UOp.new(Ops.LOAD, usual.dtype, (where,)), other]
+  return usual, UOp.new(Ops.WHERE, usual.dtype, (condition, *(both if there else both[::-1])))
 
 
 def turns(u: UOp, block: UOp, rows: set[UOp]) -> Iterator[tuple[Bound, bool]]:
