@@ -626,6 +626,15 @@ def test_load_takes_the_dtype_of_the_state_dict():
   np.testing.assert_array_equal(net.a.numpy(), x)
 
 
+def test_floats_stay_floats_and_integers_integers():
+  """A float parameter became one of integers, which no step trains."""
+  given = {"weight": Tensor([[1, 2]]), "count": Tensor([3.0])}
+  model = {"weight": Tensor.zeros(1, 2, dtype=dtypes.float16), "count": Tensor([0])}
+  load_state_dict(model, given, verbose=False)
+  assert (model["weight"].dtype, model["count"].dtype) == (dtypes.float16, dtypes.int32)
+  assert model["weight"].tolist() == [[1, 2]] and model["count"].tolist() == [3]
+
+
 @pytest.mark.parametrize("sharded", (False, True))
 def test_a_captured_step_sees_what_is_loaded(sharded: bool, tmp_path: Path):
   """As one does that goes back to the best weights. It replayed those of the capture."""

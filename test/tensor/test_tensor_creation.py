@@ -375,6 +375,13 @@ def test_a_captured_step_draws_new_numbers_every_time():
   assert len(set(seen)) == 5
 
 
+def test_a_standard_deviation_below_0_is_refused():
+  for std in (-1, math.nan):
+    with pytest.raises(ValueError, match=rf"normal: a standard deviation is 0 or more, got {std}\n  fix: std="):
+      Tensor.normal(3, std=std)
+  assert Tensor.normal(3, std=0).tolist() == [0, 0, 0]
+
+
 def test_types_and_ranges():
   assert Tensor.rand(2, dtype=dtypes.float16).dtype is dtypes.float16
   assert Tensor.rand(1000, dtype=dtypes.float16).max().item() < 1

@@ -285,12 +285,14 @@ class Random(Indexing):
   @classmethod
   def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Normal with that mean and standard deviation; of another type than a float, cast.
-    Shape: `-> (*shape)`.
+    Shape: `-> (*shape)`. Raises: ValueError for a standard deviation below 0.
 
     Examples:
       >>> Tensor.normal(2, 3, mean=1.0, std=0.1).shape
       (2, 3)
     """
+    if isinstance(std, int | float) and not std >= 0:
+      raise ValueError(f"normal: a standard deviation is 0 or more, got {std}\n  fix: std={-std if std < 0 else 1.0}")
     d = to_dtype(dtype or dtypes.default_float)
     t = cls.randn(*shape, dtype=d if dtypes.is_float(d) else None, **kwargs)
     return t.mul(std).add(mean).cast(d).requires_grad_(t.requires_grad)

@@ -333,7 +333,7 @@ def load_state_dict(
   realize: bool = True,
 ) -> list[Tensor]:
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
-  and in the state dict's dtype. Memory of that dtype is assigned to, so replays of a captured step see it.
+  and in the state dict's dtype; floats are given integers as floats, and integers floats as integers. Memory of that dtype is assigned to, so replays of a captured step see it.
   One element is one element: what is saved as (1,) loads into (), and the other way.
 
   `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
@@ -367,6 +367,8 @@ def load_state_dict(
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
     x = state_dict.pop(k) if consume else state_dict[k]
     value = x.reshape(v.shape).to(v.device)
+    if dtypes.is_float(x.dtype) != dtypes.is_float(v.dtype):
+      value = value.cast(v.dtype)
     if v.uop.op is Ops.BUFFER and v.dtype is value.dtype:  # the memory that a captured step reads
       v.assign(value)
     else:  # a model takes the precision that it was saved in
