@@ -333,7 +333,8 @@ def load_state_dict(
   realize: bool = True,
 ) -> list[Tensor]:
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
-  and in the state dict's dtype; floats are given integers as floats, and integers floats as integers. Memory of that dtype is assigned to, so replays of a captured step see it.
+  and in the state dict's dtype; floats are given integers as floats, and integers floats as integers.
+  Memory of that dtype is assigned to, so replays of a captured step see it.
   One element is one element: what is saved as (1,) loads into (), and the other way.
 
   `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
