@@ -193,7 +193,8 @@ def read_code(text: str, seldom: bool = False) -> Code:
 
   def code(names: list[str]) -> Code:
     operations = sum(next((n for p, n in PRODUCT.items() if x.startswith(p)), 0) for x in names)
-    return Code(count, sum(map(bool, names)), operations, best[0] > 0, local(names), stalls(names) if best[0] > 0 else 0)
+    waiting = stalls(names) if best[0] > 0 else 0
+    return Code(count, sum(map(bool, names)), operations, best[0] > 0, local(names), waiting)
 
   within = [b for b in bodies if best[0] <= b[0] and b[1] <= best[1] and b != best]
   innermost = [b for b in within if not any(b[0] <= x[0] and x[1] <= b[1] for x in within if x != b)]

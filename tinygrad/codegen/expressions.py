@@ -140,7 +140,7 @@ class Values:
       if (s := self.home.get(v)) is not None and s.depth > best.depth:
         best = s
     # what belongs further out stays there: emitted once more, it would stand before what is emitted here
-    return self.least if self.least.depth == best.depth + 1 else best
+    return self.least if self.least.open and self.least.depth == best.depth + 1 else best
 
   def node(
     self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: LoopScope | None = None
