@@ -111,6 +111,36 @@ def test_long_functions_and_wide_statements_are_noticed(tmp_path):
   assert wide_statements(tmp_path) == ["one.py: 103"]
 
 
+# ---------------------------------------------------------------- `python -O` leaves asserts out
+
+CHANGING = {
+  "acquire", "add", "append", "clear", "discard", "extend", "insert", "next", "pop", "popitem", "remove", "send",
+  "setdefault", "update",
+}  # fmt: skip
+
+
+def asserts_that_change_something(folder):
+  """Asserts without which a program goes on otherwise: they bind a name or call what changes an object."""
+  return [
+    f"{file.name}:{node.lineno}"
+    for file in folder.rglob("*.py")
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    if isinstance(node, ast.Assert)
+    for part in ast.walk(node.test)
+    if isinstance(part, ast.NamedExpr)
+    or (isinstance(part, ast.Call) and getattr(part.func, "attr", getattr(part.func, "id", None)) in CHANGING)
+  ]
+
+
+def test_no_assert_changes_anything():
+  assert not asserts_that_change_something(PACKAGE)
+
+
+def test_an_assert_that_changes_something_is_noticed(tmp_path):
+  (tmp_path / "a.py").write_text("assert stack.pop() is x\nassert (y := f())\nassert next(it)\nassert len(x) == 3\n")
+  assert asserts_that_change_something(tmp_path) == ["a.py:1", "a.py:2", "a.py:3"]
+
+
 # ---------------------------------------------------------------- lazy imports
 
 

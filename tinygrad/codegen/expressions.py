@@ -517,7 +517,7 @@ class Values:
     around, self.least = self.least, scope if end.vmax == 1 else self.least
     yield counter
     self.least = around
-    assert self.stack.pop() is scope
+    self.stack.pop()
     scope.open, scope.done = False, True
     self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])
 
