@@ -1,5 +1,6 @@
 """What scripts import from tinygrad.helpers."""
 
+import copy
 import enum
 import errno
 import functools
@@ -7,10 +8,13 @@ import gc
 import gzip
 import hashlib
 import http.server
+import importlib
+import inspect
 import io
 import math
 import os
 import pickle
+import pkgutil
 import re
 import subprocess
 import sys
@@ -21,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+import tinygrad
 from tinygrad import Tensor, dtypes, helpers
 from tinygrad.helpers import (
   Context,
@@ -512,3 +517,31 @@ def test_members_are_an_enums_and_found_without_a_call():
     Ops(-1)
   with pytest.raises(AttributeError, match="no attribute 'ADDED'"):
     _ = Ops.ADDED
+
+
+# ---------------------------------------------------------------- errors go from process to process
+
+
+def exceptions_of_the_package():
+  """Each exception class that makes its message itself, of every module."""
+  for module in pkgutil.walk_packages(tinygrad.__path__, "tinygrad."):
+    if not module.name.endswith("__main__"):
+      importlib.import_module(module.name)
+  todo, found = [Exception], set()
+  while todo:
+    kinds = todo.pop().__subclasses__()
+    todo += [kind for kind in kinds if kind not in found]
+    found |= set(kinds)
+  ours = [kind for kind in found if kind.__module__.startswith("tinygrad.")]
+  return [kind for kind in ours if getattr(kind.__init__, "__code__", None) is not None]
+
+
+def test_an_error_that_makes_its_message_is_copied_as_it_is():
+  """In a pool of processes one that is not ends the pool: its caller waits without end."""
+  kinds = exceptions_of_the_package()
+  assert len(kinds) > 10
+  for kind in kinds:
+    given = [f"<{name}>" for name in [*inspect.signature(kind).parameters][:4]]
+    error = kind(*given)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+      assert (type(again), str(again), vars(again)) == (kind, str(error), vars(error))

@@ -23,7 +23,7 @@ from tinygrad.apps.checkpoint import Stored
 from tinygrad.apps.models import FAMILIES, MODEL_TYPES
 from tinygrad.apps.models.family import Family
 from tinygrad.apps.rope import llama3_factors
-from tinygrad.helpers import LazyModule
+from tinygrad.helpers import LazyModule, Remade
 from tinygrad.nn.block_formats import FORMATS
 from tinygrad.nn.state import safe_views
 
@@ -59,7 +59,7 @@ READER = (
 )
 
 
-class FolderError(AppError):
+class FolderError(Remade, AppError):
   """A folder that cannot be used as a model: names the file, what is wrong, and a fix."""
 
   def __init__(self, path: Path, field: str, problem: str, fix: str = REFETCH):

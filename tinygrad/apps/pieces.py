@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from tinygrad.apps import AppError
+from tinygrad.helpers import Remade
 
 SPACE = "\u2581"
 WORDS_KEPT = 1 << 16
@@ -28,7 +29,7 @@ class TokenType:
   NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
-class CharsmapError(AppError):
+class CharsmapError(Remade, AppError):
   """A map of characters that is damaged: says how, and a fix."""
 
   def __init__(self, problem: str):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad.apps import AppError
+from tinygrad.helpers import Remade
 
 Real = TypeVar("Real", np.float32, np.float64)
 MOST_LOGPROBS = 20
@@ -26,7 +27,7 @@ RUN = 64  # tokens whose probabilities are added up together
 SORTED = 64  # tokens, before it is tried with more
 
 
-class SamplingError(AppError):
+class SamplingError(Remade, AppError):
   """A setting out of its range, or logits from which nothing can be drawn; `setting` is its name."""
 
   def __init__(self, setting: str, problem: str, fix: str):

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from tinygrad.helpers import Remade
 
-class UnboundError(ValueError):
+
+class UnboundError(Remade, ValueError):
   """A computation with a variable that has no value."""
 
   def __init__(self, names: Sequence[str]) -> None:

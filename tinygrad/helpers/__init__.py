@@ -16,6 +16,7 @@ from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.output import leave_output, while_read
 from tinygrad.helpers.process import KEPT_KERNELS, PROCESS
 from tinygrad.helpers.progress import tqdm, trange
+from tinygrad.helpers.remade import Remade
 from tinygrad.helpers.scopes import UserScope, scope_at
 from tinygrad.helpers.sequences import (
   all_int,

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import FilePath, LazyModule, file_size, numpy
+from tinygrad.helpers import FilePath, LazyModule, Remade, file_size, numpy
 from tinygrad.tensor import Tensor
 
 zipfile, zlib = LazyModule("zipfile"), LazyModule("zlib")
@@ -19,7 +19,7 @@ PLAIN = {f"{d.name[0].upper()}{d.bitsize}": d for d in _NUMBERS} | {"BF16": dtyp
 REFETCH = "the file is damaged or incomplete: download or write it again"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Remade, ValueError):
   """A file of tensors that cannot be used: names the file, what is wrong, and a fix."""
 
   def __init__(self, source: str, problem: str, fix: str = REFETCH):

@@ -9,7 +9,7 @@ import math
 import os
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tinygrad.helpers import FilePath, LazyModule, numpy
+from tinygrad.helpers import FilePath, LazyModule, Remade, numpy
 from tinygrad.nn.block_formats import FORMATS, BlockFormat
 from tinygrad.nn.files import PLAIN, File, contents
 from tinygrad.tensor import Tensor
@@ -26,7 +26,7 @@ REFETCH = "the file is damaged or incomplete: download or convert it again"
 SMALLER = "use a file with tensors of another type (llama-quantize MODEL OUT Q4_K_M makes one)"
 
 
-class GGUFError(ValueError):
+class GGUFError(Remade, ValueError):
   """A GGUF file that cannot be used: names the file, the field, the byte offset, and a fix."""
 
   def __init__(self, path: FilePath, field: str, problem: str, fix: str, offset: int | None = None):

@@ -20,7 +20,7 @@ from typing import Any
 from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy, Target, opened
 from tinygrad.device.cores import cuda_cores
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import LazyModule, getenv, prod, round_up
+from tinygrad.helpers import LazyModule, Remade, getenv, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
@@ -45,7 +45,7 @@ def target_of(capability: tuple[int, int], units: int, scratch: int) -> Target:
   return replace(TARGET, cores=cores, units=units, scratch=scratch, converts=converts, cluster=cluster)
 
 
-class DriverError(DeviceError):
+class DriverError(Remade, DeviceError):
   """What the driver said: `status`."""
 
   def __init__(self, function: str, status: str) -> None:

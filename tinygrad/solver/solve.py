@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad.device import spec_of
-from tinygrad.helpers import prod
+from tinygrad.helpers import Remade, prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.step import Change, Mode, is_pass_through, step
@@ -34,7 +34,7 @@ class Policy:
 DEFAULT = Policy()
 
 
-class Disagreement(ValueError):
+class Disagreement(Remade, ValueError):
   """What is said of the values of one group, by their numbers, cannot hold of all of them."""
 
   def __init__(self, rule: str, values: Sequence[int]) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tinygrad.engine.jit import is_tensor
-from tinygrad.helpers import children_of
+from tinygrad.helpers import Remade, children_of
 
 Leaf = Callable[..., Any]
 SAME = "give two of the same structure"
 
 
-class StructureError(ValueError):
+class StructureError(Remade, ValueError):
   """Of two structures that are to be alike, one has a place that the other has not, as `problem` says."""
 
   def __init__(self, problem: str) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tinygrad.helpers import Remade
+
 INVALID = "invalid_request_error"
 MOST_NESTED = 128  # as deep as llguidance reads, and far from where Python ends
 
 
-class ApiError(Exception):
+class ApiError(Remade):
   """An answer with status 4xx or 5xx. `param`: the field that is wrong; `code`: what a program may look at."""
 
   def __init__(
