@@ -288,7 +288,9 @@ def from_numpy_dtype(x: Any) -> DType:
   name = {theirs: ours for ours, theirs in _ML_NAMES.items()}.get(name, name)
   if name not in dtypes.by_name:
     known = ", ".join(d.name for d in dtypes.all)
-    raise TypeError(f"numpy dtype {name} has no counterpart here\n  fix: array.astype(..) to one of {known}")
+    fields = numpy.dtype(x).names
+    fix = f"one of its fields, e.g. array[{fields[0]!r}]" if fields else f"array.astype(..) to one of {known}"
+    raise TypeError(f"numpy dtype {name} has no counterpart here\n  fix: {fix}")
   return dtypes.by_name[name]
 
 

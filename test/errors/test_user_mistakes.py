@@ -532,3 +532,22 @@ def test_labels_to_be_left_out_are_no_mistake():
   assert logits().sparse_categorical_crossentropy(Tensor([0, -1])).item() == alone
   np.testing.assert_allclose(logits().cross_entropy(Tensor([0, 5]).realize()).item(), alone / 2, rtol=1e-6)
   assert Tensor.zeros(0, 3).cross_entropy(Tensor(np.zeros(0, np.int32)), reduction="sum").item() == 0
+
+
+MANY = 10_000
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: Tensor([[1, 2]] * MANY + [[3]]),
+    lambda: Tensor([10**30] * MANY + [None], dtype="float32"),
+    lambda: ones(3)[["a"] * MANY],
+    lambda: ones(3).split([1] * MANY),
+  ],
+  ids=["lengths", "numbers", "index", "sizes"],
+)
+def test_a_message_does_not_hold_all_the_data(make):
+  with pytest.raises((ValueError, TypeError, IndexError), match="(?s)fix: ") as caught:
+    make()
+  assert len(str(caught.value)) < 400

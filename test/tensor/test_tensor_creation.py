@@ -505,6 +505,22 @@ def test_lists_of_integers_beyond_int64_keep_their_digits():
     Tensor([10**30, None], dtype="float32")
 
 
+def test_what_a_masked_array_hides_is_not_computed_with():
+  """The mask was dropped: the sum of [1, --, 3] was 6."""
+  hidden = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
+  with pytest.raises(ValueError, match=r"1 of 3 elements of the array are masked\n  fix: x.filled\(0\)"):
+    Tensor(hidden)
+  assert Tensor(hidden.filled(0)).sum().item() == hidden.sum()
+  assert Tensor(np.ma.masked_array([1.0, 2.0])).tolist() == [1, 2]  # nothing is hidden
+
+
+def test_a_field_of_a_structured_array_is_an_array():
+  rows = np.array([(1, 2.0), (3, 4.0)], dtype=[("n", "u1"), ("x", "f4")])
+  with pytest.raises(TypeError, match=r"fix: one of its fields, e.g. array\['n'\]$"):
+    Tensor(rows)
+  assert (Tensor(rows["n"]).tolist(), Tensor(rows["x"]).tolist()) == ([1, 3], [2, 4])
+
+
 def test_numbers_that_a_type_does_not_hold_are_refused():
   """They wrapped: `Tensor([300], dtype="uint8")` was 44, and equal to 300."""
   u = Tensor([44, 1], dtype="uint8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -57,6 +58,16 @@ def _array_of_torch(tensor: Any) -> Any:
   return values.contiguous().view(word).numpy().view(to_numpy_dtype(kind))
 
 
+def _shown(array: Any) -> Any:
+  """It, which hides none of its elements: a tensor cannot, and would compute with what lies under the mask."""
+  if "numpy.ma" in sys.modules and numpy.ma.is_masked(array):
+    n = numpy.ma.count_masked(array)
+    raise ValueError(
+      f"{n} of {array.size} elements of the array are masked\n  fix: x.filled(0), or what stands for them"
+    )
+  return array
+
+
 def array_from(data: Any, dtype: DType | None) -> Any:
   if isinstance(data, (bytes, bytearray, memoryview)):
     array = numpy.frombuffer(data, numpy.uint8).copy()
@@ -65,7 +76,7 @@ def array_from(data: Any, dtype: DType | None) -> Any:
   elif hasattr(data, "__array__"):
     torch = sys.modules.get("torch")
     is_torch = torch is not None and isinstance(data, torch.Tensor)
-    array = _array_of_torch(data) if is_torch else numpy.asarray(data)
+    array = _array_of_torch(data) if is_torch else numpy.asarray(_shown(data))
     from_numpy_dtype(array.dtype)  # raises for what is not supported
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
   else:
@@ -91,7 +102,7 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
     wide = numpy.asarray(data)
   except ValueError as e:
     fix = "give every row the same number of elements"
-    raise ValueError(f"the nested lists have different lengths: {data!r}\n  fix: {fix}") from e
+    raise ValueError(f"the nested lists have different lengths: {reprlib.repr(data)}\n  fix: {fix}") from e
   if wide.dtype.kind in "OSU" or (wide.dtype == float and (abs(wide) >= 2.0**63).any()):
     objects = numpy.asarray(data, dtype=object)
     if all(isinstance(x, (int, numpy.integer)) for x in objects.flat):  # beyond int64, not all of them beyond it
@@ -99,7 +110,7 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   kind = dtype or dtypes.from_py(data if wide.dtype.kind in "OSU" else wide.tolist())  # numpy's numbers as Python's
   if wide.dtype == object:
     fix = "leave out what is none, and give a whole number that is so large as a float"
-    raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}\n  fix: {fix}")
+    raise TypeError(f"a list for a Tensor must hold numbers, got {reprlib.repr(data)}\n  fix: {fix}")
   if dtypes.is_int(kind):
     whole = numpy.trunc(wide) if wide.dtype.kind == "f" else wide
     for bad in wide[~((whole >= dtypes.min(kind)) & (whole < int(dtypes.max(kind)) + 1))].tolist():

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -118,7 +119,7 @@ class Indexing(Reduce):
     try:
       t = type(self)(index, device=where.reduced.with_dims(()) if isinstance(where, Sharding) else where)
     except (TypeError, ValueError) as e:
-      rule = f"index: the list {index} is no array of integers or bools"
+      rule = f"index: the list {reprlib.repr(index)} is no array of integers or bools"
       raise IndexError(f"{rule}\n  fix: separate the indices of several dims by commas, as in x[1, [0, 2]]") from e
     return t.int() if t.shape == (0,) and not array else t
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -485,7 +486,7 @@ class Movement(Base):
       n = self._known_length("split", d, size)
       lengths = tuple(min(size, n - i) for i in range(0, max(1, n), size))
     elif all_int(lengths) and sum(lengths) != self._known_length("split", d, lengths[0] if lengths else 1):
-      rule = f"the sizes {list(lengths)} sum to {sum(lengths)}, dim {d} of {self.shape} has {n}"
+      rule = f"the sizes {reprlib.repr(list(lengths))} sum to {sum(lengths)}, dim {d} of {self.shape} has {n}"
       raise ValueError(f"split: {rule}\n  fix: give all of it")
     ends = itertools.accumulate(lengths)
     return tuple(self._slice(d, e - s, e) for s, e in zip(lengths, ends))
