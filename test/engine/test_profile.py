@@ -1,6 +1,7 @@
 """What DEBUG=2 prints of a kernel, the roofline that it is held against, and the trace of PROFILE=1."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -252,3 +253,37 @@ def test_a_process_writes_its_trace_at_its_end_and_after_ctrl_c(tmp_path, how):
   assert ("KeyboardInterrupt" in err) == (how == "wait"), err
   _, devices = events_of(tmp_path / "trace.json")
   assert "E_3" in [e["name"] for e in devices["CPU"]]
+
+
+def test_a_trace_that_cannot_be_written_at_the_end_is_told_with_a_fix(tmp_path):
+  (tmp_path / "file").write_text("")
+  env = {**os.environ, "PROFILE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+  command = [sys.executable, "-c", SCRIPT, "end"]
+  done = subprocess.run(command, env={**env, "PROFILE_FILE": str(tmp_path / "file/t")}, capture_output=True, text=True)
+  said, fix = done.stderr.splitlines()
+  assert done.stdout == "ready\n" and said.startswith("PROFILE: nothing is written: ") and "PROFILE_FILE=" in fix
+  (tmp_path / "a/folder/with/room").mkdir(parents=True)
+  name = re.search(r"PROFILE_FILE=/(\S+)", fix)[1]
+  done = subprocess.run(command, env={**env, "PROFILE_FILE": str(tmp_path / name)}, capture_output=True, text=True)
+  assert done.stderr == "" and "E_3" in (tmp_path / name).read_text()
+
+
+def test_names_that_standard_output_cannot_show_end_no_program(tmp_path):
+  """DEBUG=5, VIZ=1 and PROFILE=1, where a file's name is not ASCII and standard output is, or names are no text."""
+  script = tmp_path / "größe.py"
+  script.write_text(
+    "from tinygrad import Tensor\nprint((Tensor([1.0, 2.0]).shard(('CPU:0', 'CPU:1'), axis=0).sum()).item())\n"
+  )
+  asked = {
+    "DEBUG": "5",
+    "VIZ": "1",
+    "PROFILE": "1",
+    "VIZ_FILE": str(tmp_path / "v.html"),
+    "PROFILE_FILE": str(tmp_path / "t.json"),
+  }
+  plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+  env = {**os.environ, **asked, **plain, "PYTHONPATH": str(Path(__file__).parents[2])}
+  done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True)
+  assert done.returncode == 0 and "3.0\n" in done.stdout and "e.py:2" in done.stdout
+  assert done.stderr == f"VIZ: wrote {tmp_path / 'v.html'}\n"
+  assert "<title>" in (tmp_path / "v.html").read_text(encoding="utf-8") and events_of(tmp_path / "t.json")

@@ -18,7 +18,7 @@ from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule
+from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ, LazyModule, say
 from tinygrad.numerics.cuts import cut_loops
 from tinygrad.numerics.decompose import decompose_stores
 from tinygrad.numerics.dots import use_dots
@@ -72,7 +72,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   if SPEC >= 1:
     check_linear(linear)
   if DEBUG >= 4:
-    print(print_linear(linear))
+    say(print_linear(linear))
   return linear
 
 

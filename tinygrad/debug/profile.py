@@ -25,6 +25,7 @@ from tinygrad.helpers import (
   note,
   numpy,
   processor_model,
+  say,
   size_to_str,
   source_line,
 )
@@ -77,7 +78,7 @@ def tell_times(stretch: Any, start: float, end: float, plan_of: PlanOf) -> None:
   first, seconds = stretch.work[0], end - start
   GlobalCounters.time_sum_s += seconds
   if DEBUG >= 2:
-    print(profile_line(first.item, first.name, stretch.ops, stretch.nbytes, seconds, plan_of))
+    say(profile_line(first.item, first.name, stretch.ops, stretch.nbytes, seconds, plan_of))
   if PROFILE.value and not first.simulated:
     rates = {"GFLOP/s": stretch.ops / seconds * 1e-9, "GB/s": stretch.nbytes / seconds * 1e-9}
     computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in first.item.computes]

@@ -30,6 +30,7 @@ from tinygrad.helpers import (
   LazyModule,
   Settings,
   cores,
+  say,
   settings_from,
   span,
   watched,
@@ -75,7 +76,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
     code = backend.compile_source(dict(ast.arg.sources)[backend.kind], ast.arg.name, len(ast.src), ast.arg.dims)
   elif not simulated:
     if DEBUG >= 3:
-      print(f"# kernel {cost.name}\n{print_graph(ast)}")
+      say(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):
       given = by_hand.given(cost.name, backend.target) if KERNEL_SCHEDULES else None
       planner = given or (search.planner(ast, backend, threads, cost.name) if BEAM.value > 0 else None)
@@ -85,7 +86,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
     with span("render", kernel=cost.name):
       rendered = backend.render(linear, cost.name)
     if DEBUG >= 5:
-      print(f"# {rendered.launch}\n{rendered.source}")
+      say(f"# {rendered.launch}\n{rendered.source}")
     if not watched():  # then what is measured is the code that stays
       rendered = rendered._replace(work=cost.ops + cost.nbytes // BYTES_OF_WORK)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
@@ -105,7 +106,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
     local = sharding.localize(sink)
   for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
     if DEBUG >= level:
-      print(f"# {what}\n{print_graph(graph)}")
+      say(f"# {what}\n{print_graph(graph)}")
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
   how = {Device.capabilities(d).computes for d in devices}
   if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:

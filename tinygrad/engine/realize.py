@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tinygrad.device import reduced_placement
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.run import execute, recorders, run_of
-from tinygrad.helpers import DEBUG, LazyModule, span
+from tinygrad.helpers import DEBUG, LazyModule, say, span
 from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.node import stored, viewed
@@ -43,7 +43,7 @@ def realize(*roots: UOp, starting: Callable[[UOp], object] = lambda sink: None) 
   if effects:
     sink = UOp.sink(*effects)
     if DEBUG >= 2 and (found := moves.report(sink)).rows:
-      print(found)
+      say(str(found))
     with span("plan"):
       planned = plan_of(sink, once=not recorders)  # what is captured is run often
     execute(run_of(*planned), lambda: starting(sink))

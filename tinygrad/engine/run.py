@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
-from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span, uninterrupted
+from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, say, span, uninterrupted
 from tinygrad.helpers.threads import ThreadList
 from tinygrad.runtime.call_lists import CallLists
 from tinygrad.runtime.peer_reads import PeerCopies, bring_parts
@@ -238,7 +238,7 @@ class Stretch:
       profile.tell_times(self, start, self.synchronize(), plan_of)
     elif DEBUG.value:
       for w in self.work:
-        print(profile.label(w.item, w.name))
+        say(profile.label(w.item, w.name))
 
 
 def another_kind(kernel: UOp | Transfer | None, device: str) -> Any:

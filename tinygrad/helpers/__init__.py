@@ -13,7 +13,7 @@ from tinygrad.helpers.lazy import LazyModule, blake2b, difflib, hashlib, json, n
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
 from tinygrad.helpers.members import Members
 from tinygrad.helpers.memory_log import MEMORY
-from tinygrad.helpers.output import leave_output, while_read
+from tinygrad.helpers.output import leave_output, say, while_read
 from tinygrad.helpers.process import KEPT_KERNELS, PROCESS
 from tinygrad.helpers.progress import tqdm, trange
 from tinygrad.helpers.remade import Remade

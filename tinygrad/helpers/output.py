@@ -14,6 +14,15 @@ def leave_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def say(text: str) -> None:
+  """Prints what was asked to be told of a computation, which goes on: characters that standard output has not, as in a
+  file's name, become escapes."""
+  try:
+    print(text)
+  except UnicodeEncodeError:
+    print(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+
+
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
   """A block that prints for a reader who may have seen enough, as `head` has: it ends then, and nothing is said."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +114,16 @@ def _traced(value: Any) -> Callable[[], None]:
 
 
 Context.begins["PROFILE"] = _traced
-atexit.register(lambda: write_trace(_events, PROFILE_FILE.value) if PROFILE else None)
+
+
+@atexit.register
+def _at_exit() -> None:
+  if not PROFILE:
+    return
+  try:
+    write_trace(_events, PROFILE_FILE.value)
+  except OSError as e:
+    print(f"PROFILE: nothing is written: {e}\n  fix: PROFILE_FILE=/a/folder/with/room/trace.json", file=sys.stderr)
 
 
 class Timing(contextlib.ContextDecorator):

@@ -39,7 +39,7 @@ def write_recording(trace: dict[str, Any], file: str | os.PathLike[str]) -> None
   """Writes the page, or, to a name that ends in .json, the recording itself."""
   text = json.dumps(trace, separators=(",", ":")) if os.fspath(file).endswith(".json") else page_of(trace)
   with atomic_write(file) as f:
-    f.write(text.encode())
+    f.write(text.encode(errors="replace"))  # a name of bytes that are no text stands in the title
 
 
 def read_recording(file: str | os.PathLike[str]) -> dict[str, Any]:
