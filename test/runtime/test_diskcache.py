@@ -55,7 +55,9 @@ def filled(tmp_path_factory):
   return made
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "of another kernel", "a folder", "longer"])
+@pytest.mark.parametrize(
+  "how", ["flipped", "cut", "empty", "of another kernel", "another kernel", "a folder", "longer"]
+)
 def test_damaged_entries_are_made_anew(filled, tmp_path, how):
   rng, folder = random.Random(0), tmp_path / "objects"
   folder.mkdir()
@@ -71,6 +73,8 @@ def test_damaged_entries_are_made_anew(filled, tmp_path, how):
       data.clear()
     elif how == "of another kernel":  # whose beginning says what it should be
       data[32:] = filled[names[i - 1]][32:]
+    elif how == "another kernel":
+      data[:] = filled[names[i - 1]]
     elif how == "longer":
       data += b"\0"
     if how == "a folder":

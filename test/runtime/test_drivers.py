@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tinygrad.device import DeviceError
+from tinygrad.device.registry import _packages_named
+
 ROOT = Path(__file__).parents[2]
 
 # What breaks, as code that comes first; what is said of it; what brings a driver that works.
@@ -140,3 +143,12 @@ def test_without_a_driver_its_tests_are_skipped_for_one_reason_that_the_summary_
   (line,) = (line for line in out.splitlines() if line.startswith("not run: "))
   assert "tests or files: needs CL: device CL needs the package 'pyopencl'; fix: pip install" in line
   assert " skipped" in out and "passed" not in out
+
+
+def test_an_import_that_fails_without_a_name_is_of_this_package():
+  """As when Python ends. Mutant: the fix is to install None."""
+  with (
+    pytest.raises(DeviceError, match="CPU: .* \\(it ends\\)\n  fix: pip install --force-reinstall tinygrad$"),
+    _packages_named("CPU"),
+  ):
+    raise ImportError("it ends")

@@ -181,7 +181,7 @@ def _packages_named(name: str) -> Iterator[None]:
     yield
   except ImportError as e:
     kind = name.partition(":")[0]
-    extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
+    extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name or "tinygrad"
     if isinstance(e, ModuleNotFoundError):
       raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
     fix = f"pip install --force-reinstall {extra}"

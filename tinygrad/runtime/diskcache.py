@@ -21,8 +21,11 @@ def directory() -> Path:
   return Path(os.environ.get("CACHEDIR") or os.path.join(home_folder(), ".cache", "tinygrad")) / "objects"
 
 
-def _digest(data: bytes) -> bytes:
-  return blake2b(data, digest_size=_DIGEST).digest()
+def _digest(data: bytes, name: str = "") -> bytes:
+  """Of data, and of the name that they have: an entry in another's place is none."""
+  found = blake2b(name.encode(), digest_size=_DIGEST)
+  found.update(data)
+  return found.digest()
 
 
 def key_of(*parts: str) -> str:
@@ -37,7 +40,7 @@ def get(key: str) -> bytes | None:
     data = path.read_bytes()
   except OSError:
     return None
-  whole = _digest(data[_DIGEST:]) == data[:_DIGEST]
+  whole = _digest(data[_DIGEST:], key) == data[:_DIGEST]
   with contextlib.suppress(OSError):  # removed meanwhile by another process, or the disk cannot be written
     if not whole:
       path.unlink()
@@ -51,7 +54,7 @@ def put(key: str, data: bytes) -> None:
   global _puts, _told
   try:
     with atomic_write(directory() / key, lasting=False) as f:
-      f.write(_digest(data) + data)
+      f.write(_digest(data, key) + data)
     _puts += 1
     if _puts % 64 == 1:
       evict(getenv("CACHE_MB", 512, 0) << 20)
