@@ -455,6 +455,21 @@ def test_a_copy_of_a_captured_step_captures_anew():
   assert [again(Tensor([float(k)])).item() for k in range(4)] == [1, 2, 3, 4] and again.captured is not None
 
 
+@TinyJit
+def decorated(x):
+  return x + 1.0
+
+
+def test_a_decorated_function_is_pickled_by_its_name():
+  """Which is the step's: `pickle` found another object under it. A copy captures anew, as of every step."""
+  decorated.reset()
+  assert pickle.loads(pickle.dumps(decorated)) is decorated
+  assert pickle.loads(pickle.dumps({"step": decorated}))["step"] is decorated
+  for again in (copy.copy(decorated), copy.deepcopy(decorated)):
+    assert again is not decorated and [again(Tensor([float(k)])).item() for k in range(3)] == [1, 2, 3]
+  assert decorated.captured is None
+
+
 def test_decorator_with_arguments():
   @TinyJit(prune=True)
   def f(x):

@@ -2,7 +2,9 @@
 values in their places."""
 
 import contextlib
+import copy
 import functools
+import sys
 import threading
 import warnings
 import weakref
@@ -389,9 +391,19 @@ class TinyJit(Generic[A, R]):
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 
-  def __reduce__(self) -> tuple[Any, ...]:
-    """Copied and pickled as its function, without what it has captured."""
-    return type(self), (self.fxn, False, self.mesh)
+  def __reduce__(self) -> str | tuple[Any, ...]:
+    """Pickled as its function, without what it has captured; a decorated function by its name, which is this step's."""
+    name: str = getattr(self, "__qualname__", "")
+    found: Any = sys.modules.get(self.__module__)
+    for part in name.split("."):
+      found = getattr(found, part, None)
+    return name if found is self else (type(self), (self.fxn, False, self.mesh))
+
+  def __copy__(self) -> Self:
+    return type(self)(self.fxn, False, self.mesh)
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    return type(self)(copy.deepcopy(self.fxn, memo), False, self.mesh)
 
   def reset(self) -> None:
     """Forgets every capture."""
