@@ -21,7 +21,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.forms import NUMBER, as_given, generalize
 from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, before_replays, limits, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, living, settings_from, uninterrupted, walk
+from tinygrad.helpers import DEBUG, JIT, PROCESS, at_fork, html_table, living, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
@@ -351,6 +351,24 @@ class State:
   captured: Captured | None = None
 
 
+_captures: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+  """In the child the other threads are not there: what they were in is captured anew."""
+  me = threading.get_ident()
+  program_order.steps[:] = [entry for entry in program_order.steps if entry[0] == me]
+  for step in [*_captures]:
+    if not step.lock.acquire(blocking=False):
+      step.lock = threading.RLock()
+      step.reset()
+    else:
+      step.lock.release()
+
+
+at_fork(in_child=_after_fork)
+
+
 class TinyJit(Generic[A, R]):
   """`@TinyJit` on a function of Tensors: the first call with some kind of arguments runs it, the second captures what
   it computes, later ones replay that.
@@ -388,6 +406,7 @@ class TinyJit(Generic[A, R]):
     self.fxn: Callable[A, R] = fxn
     self.mesh = None if mesh is None else as_mesh("TinyJit", mesh)
     self.lock = threading.RLock()
+    _captures.add(self)
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 

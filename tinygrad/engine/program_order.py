@@ -25,7 +25,6 @@ VIEWS = having(Trait.VIEW)
 ClosedOver = dict[Holder, UOp]
 closed_over: ThreadList[ClosedOver] = ThreadList()
 """For each capture that goes on the tensors that it has read from outside, and what they stand for."""
-_turn = threading.RLock()  # who has it decides what runs, so that nothing happens twice
 
 
 class Live(Protocol):
@@ -140,7 +139,7 @@ class ProgramOrder:
       self._unowned.discard(t.uop)
       taken.add(t.uop)
 
-  @in_turn(_turn)
+  @in_turn
   def run(self, asked: Sequence[Live], read: Sequence[Live] = ()) -> list[UOp]:
     """Computes `asked` and `read`, in one go with all that has to happen by then (what reads memory that an assignment
     among them overwrites, the assignments that this takes; before, if a variable has another value): so what is asked
@@ -204,7 +203,7 @@ class ProgramOrder:
     finally:
       self.steps.remove(entry)
 
-  @in_turn(_turn)
+  @in_turn
   def settle(self, since: int, written: set[int], used: set[int] | None) -> None:
     """Before Buffers (by id) are `written` and `used` (None: nobody knows which) of which no graph tells: assignments
     happen, those of other threads if they need the same memory, and values that read what is written are computed, as

@@ -75,7 +75,7 @@ from tinygrad.helpers.settings import (
   settings_from,
   watched,
 )
-from tinygrad.helpers.threads import OfThread, ThreadList, in_turn, started
+from tinygrad.helpers.threads import OfThread, ThreadList, at_fork, in_turn, started
 from tinygrad.helpers.tracing import (
   MOST_EVENTS,
   Event,

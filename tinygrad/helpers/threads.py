@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, MutableSequence
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -75,15 +76,48 @@ def started(name: str, work: Callable[[], object]) -> threading.Thread | None:
   return thread
 
 
-def in_turn(lock: threading.RLock) -> Callable[[Callable[A, R]], Callable[A, R]]:
+TURN = threading.RLock()  # who has it decides what runs, so that nothing happens twice
+
+
+def in_turn(f: Callable[A, R]) -> Callable[A, R]:
   """A function that threads call one after the other."""
 
-  def wrap(f: Callable[A, R]) -> Callable[A, R]:
-    @functools.wraps(f)
-    def g(*args: A.args, **kwargs: A.kwargs) -> R:
-      with lock:
-        return f(*args, **kwargs)
+  @functools.wraps(f)
+  def g(*args: A.args, **kwargs: A.kwargs) -> R:
+    with TURN:
+      return f(*args, **kwargs)
 
-    return g
+  return g
 
-  return wrap
+
+def _nothing() -> None:
+  pass
+
+
+def at_fork(
+  before: Callable[[], object] = _nothing,
+  in_parent: Callable[[], object] = _nothing,
+  in_child: Callable[[], object] = _nothing,
+) -> None:
+  """`before`, and afterwards one of the others, where this process is forked: in their turn, for in the child no other
+  thread is there to end what it has begun."""
+  begun: list[bool] = []  # not of a fork that was waiting when this was registered
+
+  def begin() -> None:
+    TURN.acquire()
+    begun.append(True)
+    before()
+
+  def in_both(after: Callable[[], object]) -> None:
+    if begun:
+      try:
+        after()
+      finally:
+        begun.clear()
+        TURN.release()
+
+  os.register_at_fork(
+    before=begin,
+    after_in_parent=functools.partial(in_both, in_parent),
+    after_in_child=functools.partial(in_both, in_child),
+  )

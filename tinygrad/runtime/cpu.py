@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import CPU_THREADS, LazyModule, ceildiv, round_up, uninterrupted
+from tinygrad.helpers import CPU_THREADS, LazyModule, at_fork, ceildiv, round_up, uninterrupted
 from tinygrad.runtime import native, queues
 from tinygrad.runtime.native import MachineCode
 from tinygrad.runtime.queues import QueueDevice
@@ -555,10 +555,30 @@ _live: list[CPU] = []
 _uses = itertools.count(1)
 
 
+_held: list[CPU] = []  # while the process forks
+
+
+def _before_fork() -> None:
+  """Nothing is queued, and nobody queues: what was asked for before is there in the child, too."""
+  with uninterrupted():
+    _submitting.acquire()
+    for device in _live:
+      device.lock.acquire()
+      _held.append(device)
+      device.synchronize()
+
+
+def _go_on() -> None:
+  while _held:
+    _held.pop().lock.release()
+  _submitting.release()
+
+
 def _after_fork() -> None:
   """Threads of the parent do not exist in the child: neither devices' nor whoever held a lock."""
   global _submitting
   _submitting = threading.Lock()
+  _held.clear()
   _loading.cache_clear()
   for device in _live:
     device._start_over()
@@ -573,7 +593,7 @@ def _stop() -> None:
       _runtime().push(device.queue, 0, 0)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(_before_fork, _go_on, _after_fork)
 atexit.register(_stop)
 
 

@@ -27,6 +27,7 @@ from tinygrad.helpers import (
   PROCESS,
   QUICK_CODE,
   LazyModule,
+  at_fork,
   getenv,
   json,
   processor_traits,
@@ -157,7 +158,15 @@ def loaded(code: bytes, name: str) -> tuple[int, Any]:
 @functools.cache
 def compiling() -> Any:
   """The threads that compile."""
-  return futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
+  threads = futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
+  _fork_in_turn()
+  return threads
+
+
+@functools.cache
+def _fork_in_turn() -> None:
+  """A fork takes the lock of executors before those that were registered earlier; whoever has its turn waits for it."""
+  at_fork()
 
 
 _handed: set[Any] = set()  # Futures of what those threads have to do
@@ -354,7 +363,7 @@ def _after_fork() -> None:
   _improving.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_improving.release, after_in_child=_after_fork)
+at_fork(_before_fork, _improving.release, _after_fork)
 
 
 # ---------------------------------------------------------------- kernels in C
