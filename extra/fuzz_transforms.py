@@ -7,15 +7,15 @@ A program is text: a function of Tensors, with functions in it that read what st
 `scan`, `while_loop`, `cond`, `checkpoint`, `custom_vjp`, `custom_jvp`, `shard_map`, `TinyJit` and derivatives of all
 kinds are called, in each other, over arguments and results in tuples and dicts. Devices and elements speak to each
 other (`psum`, ...) in loops, maps, checkpoints and derivatives, too; random numbers are drawn; in some programs values
-have no elements and loops no steps. It is called, with its results
-computed together or apart, captured, captured with donated arguments, interpreted, or given arguments that are cut over
-two devices, in float64; or, of whole numbers, in float32, float16 or bfloat16. The oracle runs the same text over
-numpy: loops of calls, a thread for each device, which wait for each other, and derivatives by central differences of
-the sixth order; random numbers are those of one call for all elements and steps. Where a comparison
-or an order of elements changes within a difference, the program is left out, as is one with large numbers. A refusal
-passes where a document says so (REFUSALS), and if its message says what to do. What a program has read must be as it
-was. Programs with the seeds that follow --seed run until the time is over; each that fails is printed, with as few
-lines as it takes (--whole: all). Exit status: 0 if all agreed, else 1.
+have no elements and loops no steps. It is called, with its results computed together or apart, captured, captured with
+donated arguments, interpreted, or given arguments that are cut over two devices, or over both axes of a mesh of four,
+in float64; or, of whole numbers, in float32, float16 or bfloat16. The oracle runs the same text over numpy: loops of
+calls, a thread for each device, which wait for each other, and derivatives by central differences of the sixth order;
+random numbers are those of one call for all elements and steps. Where a comparison or an order of elements changes
+within a difference, the program is left out, as is one with large numbers. A refusal passes where a document says so
+(REFUSALS), and if its message says what to do. What a program has read must be as it was. Programs with the seeds that
+follow --seed run until the time is over; each that fails is printed, with as few lines as it takes (--whole: all). Exit
+status: 0 if all agreed, else 1.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ NARROW = {"float64": 0.0, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}  #
 SHRINK_SECONDS = 60.0
 REFUSED = "refused"
 CUT = (f"{Device.DEFAULT}:0", f"{Device.DEFAULT}:1")
+CROSSED = Mesh([f"{Device.DEFAULT}:{i}" for i in range(4)], (2, 2), ("x", "y"))
 
 
 # ---------------------------------------------------------------- the same names, of Tensors
@@ -253,7 +254,7 @@ def plain(p: Program, xs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def ours(p: Program) -> Iterator[list[np.ndarray]]:
   """What tinygrad computes of each set of arguments. Raises: AssertionError where it writes to what it reads."""
-  given = {name: placed(tensor(x, p.dtype), p.mode) for name, x in p.given.items()}
+  given = {name: placed(tensor(x, p.dtype), p) for name, x in p.given.items()}
   space = OURS | of_type(p.dtype) | given
   exec(str(p.main), space)
   f = space["program"]
@@ -262,7 +263,7 @@ def ours(p: Program) -> Iterator[list[np.ndarray]]:
   if p.mode in ("captured", "donated"):
     f = TinyJit(f)
   for xs in p.sets:
-    args = [placed(tensor(x, p.dtype), p.mode) for x in xs]
+    args = [placed(tensor(x, p.dtype), p) for x in xs]
     with Context(INTERPRET=int(p.mode == "interpreted")):
       out = tree_leaves(f(*args))
       for some in [[x] for x in reversed(out)] if p.mode == "apart" else [out]:
@@ -274,9 +275,12 @@ def ours(p: Program) -> Iterator[list[np.ndarray]]:
       assert np.array_equal(x.numpy().astype(y.dtype), y), f"{name} was written to"
 
 
-def placed(x: Tensor, mode: str) -> Tensor:
-  if mode != "cut":
+def placed(x: Tensor, p: Program) -> Tensor:
+  if p.mode != "cut":
     return x.realize()
+  if p.crossed:
+    axes = iter(CROSSED.names)
+    return x.shard(CROSSED, P(*(next(axes, None) if n > 1 else None for n in x.shape))).realize()
   return x.shard(CUT, next((d for d, n in enumerate(x.shape) if n % 2 == 0), None)).realize()
 
 

@@ -495,7 +495,9 @@ class Program:
     self.rng = rng = random.Random(seed)
     self.seed, self.names, self.differences, self.refusals = seed, itertools.count(), 0, set[str]()
     self.mode = rng.choice(MODES)
-    self.devices = 2 if self.mode == "cut" else rng.choice((2, 4))  # of every `shard_map`: values of others do not mix
+    self.crossed = self.mode == "cut" and seed % 2 == 1  # over the two axes of a mesh of four devices, unevenly too
+    # of every `shard_map`: values of others do not mix
+    self.devices = (2, 4)[self.crossed] if self.mode == "cut" else rng.choice((2, 4))
     self.dtype = rng.choice(("float64",) * 4 + ("float32", "float16", "bfloat16"))
     self.operations = re.split(r" \| |\n", (OPERATIONS if self.dtype == "float64" else EXACT).strip())
     if seed >= WINDOWED:

@@ -155,6 +155,26 @@ def test_placements_stay(cut):
   close(found, loss(*want).gradient(x, w), 1e-3)
 
 
+BOTH = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+
+
+@pytest.mark.parametrize("spec", [P("data", "model"), P("model", "data"), P(("data", "model")), P(None, "model")])
+@pytest.mark.parametrize("init", [lambda: Tensor.ones(4, 3), lambda: Tensor(X[:4, :3])])
+def test_a_gradient_by_a_matrix_that_is_cut_over_two_axes(init, spec):
+  """A carry that is anywhere at first is where a step leaves it, which places the product of a step anew: the matrix is
+  moved below the view of it that the product has read until then. Where a body held the matrix, no gradient had it."""
+
+  def of(w):
+    last, ys = scan(lambda c, _: (w @ c, w.sum()), init(), length=2)
+    return last.square().sum() + ys.sum()
+
+  w, cut = Tensor(W[0]), Tensor(W[0]).shard(BOTH, spec).realize()
+  (want,) = of(w).gradient(w)
+  assert np.abs(want.numpy()).min() > 0.01
+  close(of(cut).gradient(cut), [want])
+  close([jvp(of, (cut,), (cut,))[1]], [jvp(of, (w,), (w,))[1]])
+
+
 def test_what_a_loop_moves_is_told_for_every_step():
   c, _ = scan(step, Tensor(X).shard(DEVICES, 1), Tensor(W).shard(DEVICES))
   kinds = [row.kind for row in report(UOp.sink(c.uop)).rows if row.kind != "copy"]

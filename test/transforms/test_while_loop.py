@@ -53,6 +53,15 @@ def test_as_many_steps_as_python_takes(n):
   assert steps(Tensor(n)).item() == counted(n)
 
 
+def test_a_tangent_by_a_matrix_that_is_cut_over_two_axes():
+  mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("x", "y"))
+  w = Tensor([[1.0, 2.0], [3.0, 4.0]])
+  of = lambda w: while_loop(lambda c: c.sum() < 50, lambda c: w @ c, Tensor.ones(2, 2))  # noqa: E731
+  for at in (w, w.shard(mesh, P("x", "y")).realize()):
+    value, tangent = jvp(of, (at,), (at * 2,))
+    assert value.tolist() == [[17, 17], [37, 37]] and tangent.tolist() == [[68, 68], [148, 148]]
+
+
 def test_the_argument_stays():
   x = Tensor([9.0, 16.0]).realize()
   assert while_loop(lambda y: y.sum() > 1, lambda y: y / 2, x).sum().item() <= 1

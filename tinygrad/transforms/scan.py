@@ -12,6 +12,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
 from tinygrad.engine.realize import stages
 from tinygrad.engine.run import tracers
+from tinygrad.helpers import SPEC
 from tinygrad.transforms.batching import Lanes, in_dims, one_lane
 from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
@@ -64,8 +65,7 @@ def scan(
   if unroll > 1:
     return _in_blocks(f, init, xs, n, reverse, unroll)
   first, stacks = [x.uop for x in tree_leaves(init)], [_whole_first_dim(x.uop) for x in tree_leaves(xs)]
-  body = Body.traced(f, init, xs, first, stacks, n)
-  body = body.settled()
+  body = Body.traced(f, init, xs, first, stacks, n).settled()
   loop, outs = body.loop(n, reverse)
   src = [*(carried_at(u, h.device) for u, h in zip(first, loop.holes)), *stacks, UOp.iota(n, dtypes.int32), *body.same]
   carries = iter([loop.result(i, src) for i in range(len(first))])
@@ -112,13 +112,18 @@ def _whole_first_dim(u: UOp) -> UOp:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-  """A function that was called once: the stand-ins, what the carry became, the structure of the results, and the values
-  from outside that every step reads."""
+  """A function that was called once, at the moment `before`: the stand-ins, what the carry became, the structure of the
+  results, and the values from outside that every step reads."""
 
   holes: list[UOp]  # carries, elements, the number of the step
   after: list[UOp]
   results: Any
+  before: int
   same: list[UOp]
+
+  @staticmethod
+  def of(holes: list[UOp], after: list[UOp], results: Any, before: int) -> "Body":
+    return Body(holes, after, results, before, outside([*after, *(t.uop for t in tree_leaves(results))], holes, before))
 
   @staticmethod
   def traced(f: Step, init: Any, xs: Any, first: Nodes, stacks: Nodes, n: int) -> "Body":
@@ -134,8 +139,7 @@ class Body:
       made = f(carry, x)
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")
-    holes, after = [*carries, *elements, number], check_carries("scan", init, made[0])
-    return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes, before))
+    return Body.of([*carries, *elements, number], check_carries("scan", init, made[0]), made[1], before)
 
   def settled(self) -> "Body":
     """With carries that have no place where what they become is."""
@@ -152,7 +156,8 @@ class Body:
       at = self.after[i].device
       holes[i] = memo[self.holes[i]] = unknown(holes[i].shape, holes[i], at.reduced if isinstance(at, Sharding) else at)
     after = [with_replaced(y, memo) for y in self.after]
-    return Body(holes, after, tree_map(lambda t: t._new(with_replaced(t.uop, memo)), self.results), self.same)
+    results = tree_map(lambda t: t._new(with_replaced(t.uop, memo)), self.results)
+    return Body.of(holes, after, results, self.before)  # what is read from outside may have moved below a view of it
 
   def loop(self, n: int, reverse: bool) -> tuple[ScanLoop, list[UOp]]:
     """The loop, and the values of its body that are stacked."""
@@ -160,7 +165,9 @@ class Body:
     holes = (*self.holes, *same)
     stacks = len(self.holes) - len(self.after)
     loop, memo = canonical_loop(ScanLoop(holes, tuple(self.after), stacks, n, reverse), dict(zip(self.same, same)))
-    return loop, [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
+    outs = [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
+    assert SPEC.value < 2 or not outside([*loop.after, *outs], loop.holes, self.before), "a body reads what is outside"
+    return loop, outs
 
 
 def check_carries(name: str, before: Any, after: Any) -> list[UOp]:

@@ -11,7 +11,7 @@ from tinygrad.transforms.batching import Lanes
 from tinygrad.transforms.cond import check_condition
 from tinygrad.transforms.conditional_loop import WhileLoop
 from tinygrad.transforms.run_loops import loops_run
-from tinygrad.transforms.scan import Body, carried_at, check_carries, outside
+from tinygrad.transforms.scan import Body, carried_at, check_carries
 from tinygrad.transforms.tracing import CALLED_ONCE, Outside, check_function, moment, next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp
@@ -62,4 +62,4 @@ def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init
   check_condition("while_loop", test)
   after = check_carries("while_loop", init, made)
   test = test.reshape(())
-  return Body(holes, after, test, outside([*after, test.uop], holes, before))
+  return Body.of(holes, after, test, before)
