@@ -7,7 +7,7 @@ import pytest
 
 from extra import fuzz_transforms
 from extra.fuzz_transforms import NAMES, REFUSED, fault, main, shrunk
-from extra.plain_transforms import COLLECTIVES, Unsure, grad, hessian, scan, stop_gradient, vmap
+from extra.plain_transforms import COLLECTIVES, Course, Unsure, grad, hessian, scan, stop_gradient, vmap
 from extra.transform_programs import MODES, WINDOWED, Program
 from tinygrad.transforms import cond, forward, run_loops
 
@@ -54,7 +54,8 @@ def test_all_kinds_are_drawn():
   assert str(Program(7)) == str(Program(7))
 
 
-def test_the_oracle_differentiates():
+def test_the_oracle_differentiates(monkeypatch):
+  monkeypatch.setattr(Course, "calls", 0)  # a program that was left out for too many has left them
   x = np.array([0.5, -1.0, 2.0])
   np.testing.assert_allclose(grad(lambda x: np.sum(np.sin(x) * stop_gradient(x)))(x), np.cos(x) * x, rtol=1e-10)
   np.testing.assert_allclose(hessian(lambda x: np.sum(x**4))(x), np.diag(12 * x**2), rtol=1e-8, atol=1e-8)
