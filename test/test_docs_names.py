@@ -2,7 +2,9 @@
 they are installed."""
 
 import contextlib
+import inspect
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +93,39 @@ def test_both_columns_give_the_same(page, peer, least, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)  # some save files
   wrong, count = differing(page, peer())
   assert wrong == [] and count >= least
+
+
+def positional(function: object) -> list[str]:
+  """The names of the parameters that may be given without them, behind the first."""
+  parameters = inspect.signature(function).parameters.values()
+  return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+
+
+def test_the_page_names_every_function_whose_arguments_stand_in_another_order():
+  torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'tinygrad[oracle]'")
+  with warnings.catch_warnings(action="ignore"):
+    peers = {f.__name__: like for f, like in torch.overrides.get_testing_overrides().items() if hasattr(f, "__name__")}
+  apart = {"std", "std_mean", "var", "var_mean"}  # PyTorch's signatures of these are in C
+  for name in peers.keys() & vars(torch.nn.functional).keys() & {*dir(Tensor)}:
+    theirs, ours = positional(peers[name]), positional(getattr(Tensor, name))
+    if any(theirs.index(p) != ours.index(p) for p in ours if p in theirs and p != "dtype"):
+      apart.add(name)
+  (line,) = re.findall(
+    r"given without their names .* than PyTorch's for (.+):\n", (DOCS / "howto/from_pytorch.md").read_text()
+  )
+  assert set(re.findall(r"`(\w+)`", line)) == apart
+
+
+def test_what_the_page_says_of_their_order():
+  torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'tinygrad[oracle]'")
+  image = np.arange(50, dtype=np.float32).reshape(1, 2, 5, 5)
+  t, x, w, b = torch.from_numpy(image), Tensor(image), Tensor(np.ones((2, 1, 3, 3), np.float32)), Tensor([0.0, 0.0])
+  np.testing.assert_array_equal(x.conv2d(w, b, 2).numpy(), x.conv2d(w, b, groups=2).numpy())
+  assert t.std(0, False).shape == (2, 5, 5) and np.isnan(x.std(0, False).numpy()).all()  # of one element, by n - 1
+  np.testing.assert_array_equal(x.std(0, unbiased=False).numpy(), t.std(0, False).numpy())
+  pooled = torch.nn.functional.max_pool2d(t, 3, 2, 1)
+  assert x.max_pool2d(3, 2, 1).shape == (1, 2, 2, 2)
+  np.testing.assert_array_equal(x.max_pool2d(3, stride=2, padding=1).numpy(), pooled.numpy())
 
 
 def test_a_models_placements_with_its_scalars():
