@@ -90,6 +90,19 @@ def test_three_steps(name, dtype, rough, devices):
     assert w.device is Sharding(D2, 0) and b.device is Sharding(D2)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_gradients_are_forgotten_or_zeros(kept):
+  w, b, unused = Tensor(W), Tensor(B), Tensor([1.0])
+  opt = nn.optim.SGD([w, b, unused])
+  loss_of(w, b).backward()
+  opt.zero_grad(set_to_none=not kept)
+  assert unused.grad is None and (w.grad is not None) == kept
+  if kept:
+    assert not w.grad.numpy().any() and b.grad.shape == b.shape
+    loss_of(w, b).backward()
+    np.testing.assert_allclose(w.grad.numpy(), gradients(W, B)[0], rtol=1e-5)
+
+
 STAGES = ("CPU", "CPU:1", Sharding(("CPU:2", "CPU:3"), 0), Sharding(("CPU:2", "CPU:3")))
 
 

@@ -144,6 +144,7 @@ WANT = {
   "is_cpu": "CPU",
   "is_cuda": "CPU",
   "is_leaf": None,
+  "isin": (np.isin(X, PART), {"y": PART}),
   "isneginf": (np.isneginf(EXTREME), {"x": EXTREME}),
   "isposinf": (np.isposinf(EXTREME), {"x": EXTREME}),
   "itemsize": 4,
@@ -468,6 +469,24 @@ def test_a_shape_that_comes_last(name):
   rule, fix = refused(lambda: getattr(Tensor, name)(0, 10, (2, 3)))
   assert rule == f"{name}() takes the shape first" and eval(fix, {"Tensor": Tensor}).shape == (2, 3)
   assert getattr(Tensor, name)(2, 3, 4).shape == (2, 3, 4)
+
+
+def test_what_is_put_at_an_index():
+  x = Tensor(X)
+  for name, of in (("index_put", "y"), ("index_put_", "x")):
+    code = fix_of(x, name).removeprefix("nothing does the same in a line: ").partition(";")[0]
+    names = {"x": Tensor(X), "index": (0, 1), "value": 7.0}
+    exec(code.replace(", and then ", "\n"), names)
+    want = X.copy()
+    want[0, 1] = 7
+    np.testing.assert_array_equal(names[of].numpy(), want)
+    np.testing.assert_array_equal(names["x"].numpy(), want if of == "x" else X)
+
+
+def test_a_slope_by_pytorchs_name():
+  np.testing.assert_array_equal(Tensor(X).leaky_relu(negative_slope=0.25).numpy(), np.where(X > 0, X, 0.25 * X))
+  with pytest.raises(TypeError, match="leave one of them out"):
+    Tensor(X).leaky_relu(neg_slope=0.5, negative_slope=0.25)
 
 
 def test_a_parameter_that_nobody_has_is_pythons_error():

@@ -110,6 +110,7 @@ FOREIGN_NAMES = {
   "is_cpu": "x.device",
   "is_cuda": "x.device",
   "is_leaf": "x.requires_grad  # backward fills .grad of all tensors for which it is True",
+  "isin": "(x.unsqueeze(-1) == y.flatten()).any(-1)",
   "isneginf": "x == -math.inf",
   "isposinf": "x == math.inf",
   "itemsize": "x.element_size()",
@@ -255,6 +256,8 @@ NO_COUNTERPART = {
     name: f"a tensor keeps its shape; x = x.{name[:-1]}(...) has the new one, and x = x.T that of two dims exchanged"
     for name in ("squeeze_", "t_", "transpose_", "unsqueeze_")
   },
+  "index_put": "y = x.clone(), and then y[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
+  "index_put_": "x[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "at": "y = x.clone(), and then y[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "ctc_loss": "write the recursion over frames as a scan, or give custom_op another library's values and gradients",
   "grid_sample": "read the four corners with x[:, :, rows, columns], and weigh them; a regular grid: x.interpolate",

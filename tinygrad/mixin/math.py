@@ -499,6 +499,7 @@ class Math(Casts):
     """
     return self.mul(self.mul(1.702).sigmoid())
 
+  @also_named(negative_slope="neg_slope")
   def leaky_relu(self, neg_slope: float = 0.01) -> Self:
     """x above 0, neg_slope*x below.
     Shape: `(..) -> (..)`.

@@ -125,8 +125,8 @@ class Optimizer:
     kind: dict[str, Any] = {"dtype": self.param_dtype, "requires_grad": False}
     return [Tensor.zeros(p.shape, device=self.device or p.device, **kind) for p in self.params]
 
-  def zero_grad(self) -> None:
-    """Forgets the gradients; call it before `backward`.
+  def zero_grad(self, set_to_none: bool = True) -> None:
+    """Forgets the gradients; call it before `backward`. With `set_to_none=False` those that there are become zeros.
 
     Examples:
       >>> w = Tensor([1.0])
@@ -137,7 +137,7 @@ class Optimizer:
       True
     """
     for p in self.params:
-      p.grad = None
+      p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
   def step(self) -> None:
     """Updates the parameters from their gradients, in one realise. RuntimeError if not training or one is missing.
