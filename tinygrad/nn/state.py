@@ -324,6 +324,19 @@ def get_parameters(obj: Any) -> list[Tensor]:
   return list(get_state_dict(obj).values())
 
 
+def check_loadable(found: Mapping[str, Tensor], state_dict: Mapping[str, Tensor]) -> None:
+  """Raises: StateError where what a model's tensors are to be given is no tensor, or of another shape."""
+  for k, v in found.items():
+    given: object = state_dict[k]
+    if not isinstance(given, Tensor):
+      rule = f"{k!r} is a {type(given).__module__}.{type(given).__name__} in the state dict, no Tensor of tinygrad"
+      raise StateError(f"load_state_dict: {rule}\n  fix: Tensor(state_dict[{k!r}])")
+    if v.shape != state_dict[k].shape and not v.numel() == state_dict[k].numel() == 1:
+      shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"
+      fix = "build the model with the sizes that the state dict was saved with"
+      raise StateError(f"load_state_dict: {k!r} is {shapes}\n  fix: {fix}")
+
+
 def load_state_dict(
   model: Any,
   state_dict: dict[str, Tensor],
@@ -354,15 +367,7 @@ def load_state_dict(
     fix = f"the state dict has {list(state_dict)[:5]}\n  fix: strict=False keeps their values; or rename the keys"
     raise StateError(f"load_state_dict: {rule}\n  {fix}")
   found = {k: v for k, v in wanted.items() if k in state_dict}
-  for k, v in found.items():
-    given: object = state_dict[k]
-    if not isinstance(given, Tensor):
-      rule = f"{k!r} is a {type(given).__module__}.{type(given).__name__} in the state dict, no Tensor of tinygrad"
-      raise StateError(f"load_state_dict: {rule}\n  fix: Tensor(state_dict[{k!r}])")
-    if v.shape != state_dict[k].shape and not v.numel() == state_dict[k].numel() == 1:
-      shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"
-      fix = "build the model with the sizes that the state dict was saved with"
-      raise StateError(f"load_state_dict: {k!r} is {shapes}\n  fix: {fix}")
+  check_loadable(found, state_dict)
   if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
