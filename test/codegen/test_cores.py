@@ -21,17 +21,19 @@ from test_primitives import Machine, close, nest_of, scheduled
 from extra import gpu_model
 from tinygrad import Device, Tensor
 from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.heuristics import cores
 from tinygrad.codegen.heuristics.cores import Product as ProductPlan
 from tinygrad.codegen.heuristics.cores import schedule_product
 from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
 from tinygrad.codegen.linearize import Linearizer
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives import IllegalStep, tensorize
+from tinygrad.codegen.primitives import IllegalStep, rebind, tensorize
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Target
 from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, SwizzledTile, cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
+from tinygrad.numerics import products
 from tinygrad.numerics.fragments import narrowed
 from tinygrad.schedule import fuse
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -162,7 +164,7 @@ class Steps:
   """A heuristic: legal steps that lead to a core, in any sizes, with operands staged or not."""
 
   def __init__(self, seed: int, core: Core) -> None:
-    self.rng, self.core = random.Random(seed), core
+    self.rng, self.core, self.tail = random.Random(seed), core, ("peel", "mask")[seed % 2]
 
   def __call__(self, nest: NestSchedule) -> None:
     if nest.fill is not None:
@@ -180,7 +182,7 @@ class Steps:
     nest.launch(core.lanes * warps)
     nest.split(rows, core.m * tiles[0] * warps, "clamp")
     nest.split(columns, core.n * tiles[1], "clamp")
-    nest.split("k0", core.k * rng.choice((1, 2)), "peel")
+    nest.split("k0", core.k * rng.choice((1, 2)), self.tail)
     nest.pipeline(rng.choice((1, 2, 3)))
     if "k0.i" in nest.names:
       self.stage(nest, numbers)
@@ -401,6 +403,68 @@ def test_products_of_whole_blocks_read_tiles(sizes, name):
   linear = lower_kernel(ast, HOPPER)
   assert {u.arg.name.rpartition(".float16")[0] for u in linear if u.op is Ops.MMA} == {name}
   close(simulate(linear, arrays, np.full(sizes[0] * sizes[1], 77, np.float32), {}), evaluate(ast, arrays))
+
+
+def in_words(linear: list[UOp]) -> bool:
+  """Whether a group's memory is filled by words at least."""
+  fills = [u for u in linear if u.op in (Ops.STORE, Ops.COPY) and u.src[0].src and u.src[0].src[0].op is Ops.SCRATCH]
+  return all(u.src[0].dtype.itemsize * u.src[0].dtype.count >= 4 for u in fills)
+
+
+def sums(linear: list[UOp]) -> int:
+  """Products that no core sums."""
+  return sum(u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 for u in linear)
+
+
+LAYOUTS = [(True, True), (True, False), (False, True), (False, False)]
+OF_HOPPER, OF_AMPERE = (HOPPER, "wgmma.m64n64k64"), (CORES, "m16n8k16")
+
+
+@pytest.mark.parametrize(("x", "y"), LAYOUTS)
+@pytest.mark.parametrize("sizes", [(67, 65, 131), (66, 70, 130), (72, 64, 136)])
+def test_cores_sum_all_of_a_product_of_any_sizes(sizes, x, y):
+  """Of rows that begin at two bytes, four and sixteen, and with a last block of the sum that is not whole."""
+  m, n, k = sizes
+  ast, _ = of_layout(*sizes, x, y)
+  for target, core in (OF_HOPPER, OF_AMPERE):
+    linear = lower_kernel(ast, target)
+    assert {u.arg.name.rpartition(".float16")[0] for u in linear if u.op is Ops.MMA} == {core}
+    assert sums(linear) == 0 and in_words(linear)
+    copies = [u.src[1].dtype.count for u in linear if u.op is Ops.COPY]
+    along = [k if x else m, k if y else n]
+    assert {*copies} == {max(c for c in (1, 2, 4, 8) if r % c == 0) for r in along if r % 2 == 0}
+
+
+@pytest.mark.parametrize(("sizes", "x", "y", "how"), [((67, 65, 131), True, False, 0), ((34, 33, 67), False, True, 1)])
+def test_a_product_of_any_sizes_says_what_it_said(sizes, x, y, how):
+  ast, arrays = of_layout(*sizes, x, y)
+  linear = lower_kernel(ast, (HOPPER, CORES)[how])
+  close(simulate(linear, arrays, np.full(sizes[0] * sizes[1], 77, np.float32), {}), evaluate(ast, arrays))
+
+
+def test_what_lies_beyond_the_last_block_is_not_multiplied(monkeypatch):
+  """(Mutant: a last block is read as far as the others.)"""
+  ast, arrays = of_layout(34, 33, 67, True, True)
+  monkeypatch.setattr(rebind, "gated", lambda where, gate: where)
+  monkeypatch.setattr(rebind, "is_zero_beyond", lambda *_: True)
+  with pytest.raises((AssertionError, IndexError)):
+    close(simulate(lower_kernel(ast, CORES), arrays, np.full(34 * 33, 77, np.float32), {}), evaluate(ast, arrays))
+
+
+def test_an_operand_that_is_not_0_where_it_is_not_read_leaves_a_last_block_to_lanes(monkeypatch):
+  """(Mutant: both are taken for 0 there.)"""
+  i, j, r, (_, arrays) = loop(32, 0), loop(16, 1), reduce(67, 2), plain(32, 16, 67)
+  there, one = op(Ops.CMPLT, r, num(60)), UOp.const(dtypes.float16, 1)
+  x, y = (load(q + 1, arrays[q], at, there, one) for q, at in enumerate((dot((i, 67), (r, 1)), dot((r, 16), (j, 1)))))
+  value = fold(Ops.ADD, op(Ops.MUL, Product.wide(x), Product.wide(y)), r)
+  ast, out = sink(store(dot((i, 16), (j, 1)), value, i, j, size=512)), np.full(512, 77, np.float32)
+  linear = lower_kernel(ast, CORES)
+  assert count(linear, Ops.MMA) > 0 and sums(linear) > 0
+  close(simulate(linear, arrays, out, {}), evaluate(ast, arrays))
+  for module in (cores, products):
+    monkeypatch.setattr(module, "is_zero_unread", lambda x: True)
+  with pytest.raises(AssertionError, match="Not equal"):
+    close(simulate(lower_kernel(ast, CORES), arrays, out, {}), evaluate(ast, arrays))
 
 
 # ---- what is refused

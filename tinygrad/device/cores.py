@@ -111,10 +111,10 @@ class Core:
     """Whether a tile's rows go along the other loop: of columns beyond the first it has to be as deep as a product."""
     return any(isinstance(x, SwizzledTile) and not x.along_k for x in (self.a, self.b))
 
-  def takes(self, copies: Sequence[tuple[bool, int]]) -> bool:
-    """Whether it reads what a group copies, of which each goes along k or not, and in vectors of so many elements: as
-    many tiles, 16 bytes at once. What lanes hold they read from wherever it is."""
-    tiles = [(x.along_k, CHUNK) for x in (self.a, self.b) if isinstance(x, SwizzledTile)]
+  def takes(self, copies: Sequence[bool]) -> bool:
+    """Whether it reads what a group copies, of which each goes along k or not: as many tiles. What lanes hold they read
+    from wherever it is."""
+    tiles = [x.along_k for x in (self.a, self.b) if isinstance(x, SwizzledTile)]
     return not tiles or tiles == [*copies]
 
   @property

@@ -76,6 +76,30 @@ def of_products(f: UOp) -> bool:
   return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
 
 
+def is_zero_unread(x: UOp) -> bool:
+  """Whether it comes from memory, and is 0 where a condition has it not read."""
+  return x.op is Ops.LOAD and all(y is UOp.const(y.dtype, 0) for y in x.src[1:])
+
+
+def is_zero_beyond(product: UOp, gate: UOp) -> bool:
+  """Whether both factors are 0 where a condition does not hold, for they are not read then."""
+  factors = list(product.src if product.op is Ops.MUL else ())
+  while any(x.op is Ops.CAST for x in factors):
+    factors = [x.src[0] if x.op is Ops.CAST else x for x in factors]
+  masked = all(is_zero_unread(x) and len(x.src[0].src) > 2 for x in factors)
+  return factors != [] and masked and all(conditions(gate) <= conditions(x.src[0].src[2]) for x in factors)
+
+
+def conditions(gate: UOp) -> set[UOp]:
+  """Of which a conjunction is made."""
+  found, stack = set[UOp](), [gate]
+  while stack:
+    if (u := stack.pop()) not in found:
+      found.add(u)
+      stack += u.src if u.op is Ops.AND else ()
+  return {u for u in found if u.op is not Ops.AND}
+
+
 def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple[UOp, ...]], UOp]) -> tuple[UOp, UOp]:
   """total + x, and what that has lost, if it is finite, else `zero` (T. Dekker). `new` makes the nodes."""
   both = new(Ops.ADD, x.dtype, (total, x))

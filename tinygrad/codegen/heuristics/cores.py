@@ -12,13 +12,17 @@ from dataclasses import dataclass, replace
 from tinygrad.codegen.analysis.accesses import neighbours, rereads
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
+from tinygrad.codegen.primitives.split import Tail
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.device import Target
 from tinygrad.device.cores import EIGHT_ROWS, Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.numerics.fragments import narrow_factors, narrowed
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.loops import extent, iterations, static
+from tinygrad.numerics.products import is_zero_unread
+from tinygrad.uop import AxisKind, Ops, UOp, simplify
+from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.loops import LoopIds, extent, iterations, static
+from tinygrad.uop.rewrite import substitute_free
 
 LEAST_BLOCK, BLOCK = 32, 128  # rows and columns of a group
 TILE = 64 * 32  # most elements of a warp's
@@ -34,7 +38,7 @@ Triple = tuple[UOp, UOp, UOp]
 class Product:
   """Loops m, n and k on `core`, with the rows and columns of a group's block and a warp's tile, and `depth` iterations
   of k at once. `operands`: those that are copied. `cost`: cycles of a step along k, where blocks are chosen by it.
-  `joined`: the reduction's other loops, which run as one with k."""
+  `joined`: the reduction's other loops, which run as one with k. `tail`: what becomes of a last block of k."""
 
   core: Core
   loops: Triple
@@ -45,6 +49,7 @@ class Product:
   stages: int
   cost: float = math.inf
   joined: tuple[UOp, ...] = ()
+  tail: Tail = "peel"
 
 
 def on_core(f: UOp, target: Target) -> Iterator[tuple[Core, UOp, UOp]]:
@@ -77,10 +82,11 @@ def products(nest: NestSchedule) -> Iterator[Product]:
       x, y, m, n = y, x, n, m
     how = tiled_member if nest.grid else of_tiles if core.late else tiled_product
     for found in how(nest, core, (x, y), (m, n, k)):
-      if core.takes([(s.inner[0].startswith("k"), s.vector) for s in found.operands]):
+      if core.takes([s.inner[0].startswith("k") for s in found.operands]):
         others = tuple(r for r in item.over if r is not k)
         may = not nest.grid and all(static(r) and r not in nest.limited for r in others)
-        yield replace(found, joined=others) if may and extent(k) % found.depth == 0 else found
+        joined = others if may and extent(k) % found.depth == 0 else ()
+        yield replace(found, joined=joined, tail="mask" if all(map(is_zero_unread, (x, y))) else "peel")
 
 
 def longest(loops: Sequence[UOp]) -> UOp | None:
@@ -90,15 +96,15 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
 def of_tiles(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Triple) -> Iterator[Product]:
   """Of operands that the core reads where a group has copied them, 16 bytes at once. Blocks overlap where they do not
   divide a loop, so nothing may read what is stored."""
-  target, again = nest.room.target, rereads(nest.kernel.src)
+  target, again, cut = nest.room.target, rereads(nest.kernel.src), all(map(is_zero_unread, pair))
   for teams in range(1, core.teams + 1):
     block = teams * core.m, core.n
     parts = [divmod(extent(r), x) for r, x in zip(loops, (*block, core.k))]
-    if parts[2][1] or not all(whole for whole, _ in parts) or (again and any(rest for _, rest in parts)):
+    if (parts[2][1] and not cut) or not all(whole for whole, _ in parts) or (again and any(x for _, x in parts[:2])):
       continue
     placed, nbytes = staged_operands(nest, core, pair, loops, block, core.k)
     nbytes, room = nbytes - EIGHT_ROWS, target.scratch - EIGHT_ROWS
-    if (stages := min(STAGES, room // nbytes, iterations(nest.a.folds[0].over) // core.k)) > 1:
+    if (stages := min(STAGES, room // nbytes, ceildiv(iterations(nest.a.folds[0].over), core.k))) > 1:
       groups = int(prod(ceildiv(extent(r), dict(zip(loops, block)).get(r, 1)) for r in nest.parallel))
       cost = core.cycles(teams, groups, target.units, room // (stages * nbytes))
       yield Product(core, loops, block, (core.m, core.n), core.k, placed, stages, cost)
@@ -117,7 +123,7 @@ def tiled_product(nest: NestSchedule, core: Core, pair: Sequence[UOp], loops: Tr
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
   placed, nbytes = staged_operands(nest, core, pair, loops, block, depth)
-  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), terms // depth), 1)
+  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), ceildiv(terms, depth)), 1)
   yield Product(core, loops, block, tile, depth, placed, stages)
 
 
@@ -187,13 +193,26 @@ def staged_operands(
     outer = k if inner is side else side
     tile = isinstance(held, SwizzledTile)
     row = many + 8 * (not tile) if inner is side else depth + 16 // itemsize * (not tile)
-    whole = depth if inner is k else math.gcd(extent(side), many) if tile or extent(side) % many == 0 else 1
-    vector = neighbours(loads, inner, math.gcd(whole, 16 // itemsize))
+    whole = extent(inner) if inner is k or last_block(nest, side, many) == "overlap" else 1
+    vector = neighbours([replace(y, masked=frozenset()) for y in loads], inner, math.gcd(whole, 16 // itemsize))
+    gates = [gate for u in nest.a.loads(x) for gate in u.src[0].src[2:]]
+    vector = max(vector if all(same_for(gate, inner, vector, nest.room.ids) for gate in gates) else 1, 4 // itemsize)
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
     number = next(j for j, (y, *_) in enumerate(nest.operands) if narrowed(y, x.dtype) is x)
     placed.append(Staged(number, o, i, row, (i, o), vector, tile))
     nbytes += round_up(row * (depth if inner is not k else many) * itemsize, LINE)
   return tuple(placed), nbytes
+
+
+def same_for(condition: UOp, r: UOp, many: int, ids: LoopIds) -> bool:
+  """Whether it is so for so many neighbours along r, from a multiple of as many on."""
+  block, one = (ids.loop(index(n), r.arg[1]) for n in (ceildiv(extent(r), many), many))
+  return one not in simplify(substitute_free(condition, {r: Affine(0, {block: many, one: 1}).uop()})).loops
+
+
+def last_block(nest: NestSchedule, r: UOp, many: int) -> Tail:
+  """What becomes of one that is not whole: where that may be, its neighbours are as well aligned as those of others."""
+  return "clamp" if extent(r) < many or (extent(r) % many and rereads(nest.kernel.src)) else "overlap"
 
 
 def schedule_product(nest: NestSchedule, p: Product) -> None:
@@ -203,11 +222,11 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   nest.narrow(core.name)
   if not nest.grid:
     nest.launch(prod(p.block) // prod(p.tile), core.lanes)
-  for name, many in zip((m, n), p.block):
-    nest.split(name, many, "overlap" if own else "clamp")
+  for r, name, many in zip(p.loops, (m, n), p.block):
+    nest.split(name, many, last_block(nest, r, many))
   if p.joined:
     nest.join(*(nest.name_of(r) for r in p.joined), k)
-  nest.split(k, p.depth)
+  nest.split(k, p.depth, p.tail)
   nest.pipeline(p.stages, 1 + own)
   if p.operands:
     nest.stage(*p.operands)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tinygrad.numerics.products import is_zero_beyond
 from tinygrad.ops.reduce import neutral
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.indexing import all_of, gated
@@ -132,7 +133,7 @@ class Rebinding:
     parts = []
     for now, loops, gate in self.combinations(u.src[1:], known):
       value = self.image(u.src[0], restricted(now, u.src[0].loops))
-      if gate is not None:
+      if gate is not None and not (u.arg is Ops.ADD and is_zero_beyond(value, gate)):
         value = UOp.new(Ops.WHERE, u.dtype, (gate, value, neutral(u)))
       alone = not loops and u.src[0].op is not Ops.DOT  # words are multiplied where their products are added
       parts.append(value if alone else UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg))
