@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from codegen_kernels import dot, fold, load, loop, op, reduce, sink, store
+from codegen_kernels import dot, evaluate, fold, load, loop, op, reduce, sink, store
 from test_cores import CORES
 from test_grid import simulate
 from test_group_rows import GRID, Computer
 from test_primitives import kind_of
 
-from tinygrad import Tensor, dtypes
+from extra import gpu_model
+from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.heuristics import gpu
 from tinygrad.engine.canonical import canonical
@@ -126,9 +127,48 @@ def test_a_part_of_one_iteration_has_no_loop():
   products = op(Ops.MUL, load(1, x, dot((i, 1800), (j, 300), (k, 1))), load(2, y, dot((j, 300), (k, 1))))
   kernel = sink(store(i, fold(Ops.ADD, products, j, k), i, size=8))
   for parts in (3, 6):
-    first, _ = split_sums.terms_in_parts(kernel, split_sums.CutTerms(j, parts), 3)
+    first, _ = split_sums.terms_in_parts(kernel, split_sums.CutTerms(j, 6 // parts), 3)
     (f,) = reductions(first.src)
     assert len(f.src) == (3 if parts < 6 else 2) and {*f.src[1:]} <= f.src[0].loops
+
+
+def parts_of(each, kernel, given):
+  """What is left of a product of 5 rows and 4 columns in parts of so many terms."""
+  r = reductions(kernel.src)[0].src[1]
+  first, second = split_sums.terms_in_parts(kernel, split_sums.CutTerms(r, each), 3)
+  some = evaluate(first, given)
+  return evaluate(second, [*given, some.astype(np.float32)]), first
+
+
+@pytest.mark.parametrize("each", [64, 16, 10, 7])
+def test_the_last_part_may_have_fewer_terms(each, monkeypatch):
+  """Nothing is read beyond the end, so cores may sum what is 0 there. (Mutants: what lies there is added.)"""
+  given = arrays((5, 23), (23, 4), kind=np.float16)
+  i, j, r = loop(5, 0), loop(4, 1), reduce(23, 2)
+  x, y = (load(q + 1, given[q], at) for q, at in enumerate((dot((i, 23), (r, 1)), dot((r, 4), (j, 1)))))
+  wide = [UOp.new(Ops.CAST, dtypes.float32, (u,)) for u in (x, y)]
+  kernel = sink(store(dot((i, 4), (j, 1)), fold(Ops.ADD, op(Ops.MUL, *wide), r), i, j, size=20))
+  got, first = parts_of(each, kernel, given)
+  np.testing.assert_allclose(got.reshape(5, 4), given[0].astype(np.float32) @ given[1].astype(np.float32), rtol=1e-5)
+  assert all(u.op is not Ops.WHERE for u in first.toposort())
+  monkeypatch.setattr(split_sums, "is_zero_beyond", lambda *_: False)
+  got, first = parts_of(each, kernel, given)
+  np.testing.assert_allclose(got.reshape(5, 4), given[0].astype(np.float32) @ given[1].astype(np.float32), rtol=1e-5)
+  monkeypatch.setattr(split_sums, "as_far_as", lambda x, at, end: x)
+  with pytest.raises((AssertionError, IndexError)):
+    got, _ = parts_of(each, kernel, given)
+    np.testing.assert_allclose(got.reshape(5, 4), given[0].astype(np.float32) @ given[1].astype(np.float32), rtol=1e-5)
+
+
+def test_cores_take_parts_of_a_vocabulary():
+  """Its rows begin anywhere, and no number of parts has as many of its words."""
+  with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+    x, y = (gpu_model.empty(*shape, dtype=dtypes.bfloat16) for shape in ((1024, 50257), (50257, 768)))
+    first, _ = gpu_model.kernels_of(lambda: x @ y)
+    assert len(reductions(first.src)[0].loops) == 3
+    linear = lower_kernel(first, Device["NULL"].target)
+  assert {u.arg.late for u in linear if u.op is Ops.MMA} == {True}
+  assert not any(u.op is Ops.MUL and u.dtype.scalar() is dtypes.float32 for u in linear)
 
 
 def all_terms(monkeypatch):

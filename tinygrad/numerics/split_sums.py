@@ -8,12 +8,13 @@ import math
 from typing import NamedTuple
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv, prod
-from tinygrad.numerics.products import multiplies_matrices, step_reads
+from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.numerics.products import is_zero_beyond, multiplies_matrices, step_reads
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine, index, row_major
+from tinygrad.uop.indexing import gated
 from tinygrad.uop.loops import LoopIds, extent, iterations, reductions, static
-from tinygrad.uop.rewrite import substitute_free
+from tinygrad.uop.rewrite import substitute, substitute_free
 
 BLOCK, ACROSS = 128 * 128, 32  # results that are a multiprocessor's: of products, and of what is read across memory
 LEAST_ROWS = 16  # of a product that has parts
@@ -26,10 +27,14 @@ BALANCE, BALANCE_OF_CORES = 20, 320  # operations that take as long as a byte of
 
 
 class CutTerms(NamedTuple):
-  """A reduction's loop, and in how many parts of as many iterations."""
+  """A reduction's loop, and how many of its iterations are a part; the last may have fewer."""
 
   loop: UOp
-  parts: int
+  each: int
+
+  @property
+  def parts(self) -> int:
+    return int(ceildiv(extent(self.loop), self.each))
 
 
 def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
@@ -42,9 +47,9 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
   if not all(map(static, loops)) or (task := task_of(f, cores)) is None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
-  most = min(task.parts(results * of_parts(f).itemsize, units), terms // LEAST)
-  cuts = (CutTerms(r, n) for r in f.src[1:] if (n := most_parts(r, most, f, task.narrow)) > 1)
-  return max(cuts, key=lambda c: c.parts, default=None)
+  most = max(min(task.parts(results * of_parts(f).itemsize, units), terms // LEAST), 1)
+  cuts = (CutTerms(r, each_of(r, most, f, task.narrow)) for r in f.src[1:])
+  return max((c for c in cuts if c.parts > 1), key=lambda c: c.parts, default=None)
 
 
 class Task(NamedTuple):
@@ -89,10 +94,12 @@ def task_of(f: UOp, cores: bool) -> Task | None:
   return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)), narrow)
 
 
-def most_parts(r: UOp, most: int, f: UOp, narrow: bool) -> int:
-  """In how many parts, of as many iterations, a reduction's loop is cut: cores take its longest in whole steps."""
-  whole = WHOLE if narrow and r is max(f.src[1:], key=extent) else 1
-  return next(n for n in range(max(most, 1), 0, -1) if extent(r) % (n * (whole if n > 1 else 1)) == 0)
+def each_of(r: UOp, most: int, f: UOp, narrow: bool) -> int:
+  """How many iterations of a reduction's loop are each of `most` parts, or of fewer: as many in all of them, or whole
+  steps of cores along its longest."""
+  if narrow and r is max(f.src[1:], key=extent):
+    return int(round_up(ceildiv(extent(r), most), WHOLE))
+  return next(extent(r) // n for n in range(most, 0, -1) if extent(r) % n == 0)
 
 
 def of_parts(f: UOp) -> DType:
@@ -100,10 +107,21 @@ def of_parts(f: UOp) -> DType:
   return dtypes.float32 if dtypes.is_float(f.dtype) and f.dtype.itemsize < 4 else f.dtype
 
 
+def as_far_as(x: UOp, at: UOp, end: int) -> UOp:
+  """What a sum has at an index, below `end`, and 0 beyond; nothing is read there."""
+  if at.vmax < end:
+    return x
+  there = UOp.new(Ops.CMPLT, dtypes.bool, (at, index(end)))
+  reads = (u for u in x.toposort() if u.op is Ops.LOAD and not u.src[0].src[1].loops.isdisjoint(at.loops))
+  masked = {u: (gated(u.src[0], there), *(u.src[1:] or (UOp.const(u.dtype, 0),))) for u in reads}
+  x = substitute(x, {u: u.replace(src=src) for u, src in masked.items()})
+  return x if is_zero_beyond(x, there) else UOp.new(Ops.WHERE, x.dtype, (there, x, UOp.const(x.dtype, 0)))
+
+
 def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   """The kernels of a store whose only sum has its terms cut so, by what parts amount to in the memory of PARAM `slot`,
   where results lie as they do in that of the store."""
-  (store,), ids, (r, parts) = kernel.src, LoopIds(kernel), cut
+  (store,), ids, (r, each), parts = kernel.src, LoopIds(kernel), cut, cut.parts
   (f,) = reductions((store,))
   kind = of_parts(f)
 
@@ -113,7 +131,6 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   steps = affine(store.src[0].src[1], {}).terms
   digits = [(x, extent(x)) for x in sorted(f.loops, key=lambda x: (-abs(steps.get(x, 0)), x.arg[0]))]
   memory = UOp.new(Ops.PARAM, kind, (), ParamArg(slot, parts * prod(n for _, n in digits)))
-  each = extent(r) // parts
   # a part of one iteration has no loop: cores find the operands of a sum by the loops that its terms depend on
   part, rest = ids.loop(index(parts), AxisKind.LOOP), [ids.loop(index(each), AxisKind.REDUCE)] if each > 1 else []
   other = ids.loop(index(parts), AxisKind.REDUCE)
@@ -121,7 +138,7 @@ def terms_in_parts(kernel: UOp, cut: CutTerms, slot: int) -> tuple[UOp, UOp]:
   def place(of: UOp) -> UOp:
     return UOp.new(Ops.INDEX, kind, (memory, row_major([(of, parts), *digits])))
 
-  terms = cast(substitute_free(f.src[0], {r: sum(rest, part * each)}), kind)
+  terms = cast(as_far_as(substitute_free(f.src[0], {r: (at := sum(rest, part * each))}), at, extent(r)), kind)
   some = UOp.new(Ops.FOLD, kind, (terms, *(y for x in f.src[1:] for y in (rest if x is r else [x]))), f.arg)
   whole = cast(UOp.new(Ops.FOLD, kind, (UOp.new(Ops.LOAD, kind, (place(other),)), other), f.arg), f.dtype)
   first = UOp.new(Ops.STORE, dtypes.void, (place(part), some, part, *(x for x in store.src[2:] if x in f.loops)))
