@@ -178,9 +178,11 @@ def read_code(text: str, seldom: bool = False) -> Code:
     return 32 * sum(wide) + sum(map(tiles, names))
 
   def stalls(names: list[str]) -> int:
-    """Each barrier's, and a load's of what a group copies before it goes on, between two of them."""
-    between = " ".join(["", *names]).split(" BAR.")
-    return BARRIER * (len(between) - 1) + FAR * sum("LDG.E" in x for x in between) * (len(between) > 1)
+    """Each barrier's, and a load's of what a group copies before it goes on, between two of them: the last of a turn
+    and the first of the next, too."""
+    first, *between = " ".join(["", *names]).split(" BAR.")
+    between[-1:] = [x + first for x in between[-1:]]
+    return BARRIER * len(between) + FAR * sum("LDG.E" in x for x in between)
 
   registers = re.search(r"EIATTR_REGCOUNT.*?\.word\s+index.*?\.word\s+0x([0-9a-f]+)", text, re.S)
 
@@ -240,6 +242,8 @@ def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
   Threads that read the same at once read it once, and so does a loop that reads the same again. What is copied ahead of
   a loop, of a pipeline's first stages, is of that loop's sweep."""
   found, opened, ahead = dict[tuple[UOp, bool, UOp | None], Sweep](), list[UOp](), set[UOp]()
+  # what threads side by side access, in vectors of so many: where the first one's begin
+  firsts = dict[tuple[tuple[UOp, bool, UOp | None], frozenset[tuple[UOp, int]], UOp, int], set[int]]()
   for u in linear:
     if u.op is Ops.RANGE:
       opened.append(u)
@@ -251,7 +255,8 @@ def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
       if memory.op is not Ops.PARAM:
         continue
       own = [r for r in opened if r.arg[1] not in cstyle.THREADS]
-      sweep = found.setdefault((memory, u.op is Ops.STORE, own[0] if own else None), Sweep(nbytes_of(memory)))
+      key = memory, u.op is Ops.STORE, own[0] if own else None
+      sweep = found.setdefault(key, Sweep(nbytes_of(memory)))
       if u.op is Ops.COPY and not own:
         ahead.add(memory)
       elif u.op is Ops.COPY and memory in ahead:
@@ -260,10 +265,17 @@ def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
       below = where.src[1].toposort()
       each = n * memory.dtype.itemsize
       sweep.nbytes += each * prod(r.src[0].vmax for r in opened if r in below or r.arg[1] in cstyle.GROUPS)
-      step = affine(where.src[1], {}).terms
+      at = affine(where.src[1], {})
       beside = next((r for r in opened if r.arg[1] is AxisKind.LOCAL and r in below), None)
-      if beside is None or beside in step:  # else threads are shared out in another way: nobody knows
-        sweep.piece = min(sweep.piece, each * (beside.src[0].vmax if beside is not None and step[beside] == n else 1))
+      if beside is None:
+        sweep.piece = min(sweep.piece, each)
+      elif beside in at.terms:  # else threads are shared out in another way: nobody knows
+        firsts.setdefault((key, frozenset(at.terms.items()), beside, n), set()).add(at.const)
+  for (key, terms, beside, n), places in firsts.items():
+    step, itemsize = dict(terms)[beside], key[0].dtype.itemsize
+    whole = n <= step <= n * len({x % step for x in places})  # a thread's neighbours, one after the other, are near
+    if (sweep := found.get(key)) is not None:
+      sweep.piece = min(sweep.piece, itemsize * (step * beside.src[0].vmax if whole else n))
   return found
 
 

@@ -207,6 +207,13 @@ def test_what_goes_through_local_memory_and_waits_is_counted():
   assert ahead.stalls == gpu_model.BARRIER and ahead.shared == 32 * 16
 
 
+def test_a_loop_s_last_loads_and_the_first_of_its_next_turn_are_waited_for_together():
+  """(Mutant: twice, as they stand before and behind its barrier.)"""
+  lines = [f"        /*00{i}0*/                   {x} ;" for i, x in enumerate(("LDG.E R4, [R2]", "BAR.SYNC 0x0"), 4)]
+  found = gpu_model.read_code(LISTING.replace(".L_x_1:", "\n".join([".L_x_1:", *lines, lines[0]])))
+  assert found.stalls == gpu_model.BARRIER + gpu_model.FAR
+
+
 @pytest.mark.parametrize(
   ("operands", "nbytes"), [("R24, R88, gdesc[UR8], R24", 2 * 16 * 64), ("R24, gdesc[UR8], R24", 2 * 16 * 128)]
 )
@@ -323,6 +330,16 @@ def test_the_model_sees_that_pieces_are_short(kind, monkeypatch):
     (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[f"sum of columns {kind}"])
   monkeypatch.setattr(heuristic, "columns_of", lambda *_: None)
   assert 0.5 <= gpu_model.judge(kind, ast, arch).share <= 0.76
+
+
+def test_neighbours_that_a_thread_reads_one_after_the_other_are_no_short_pieces():
+  """Two halves, of which a word is put together where rows begin anywhere. (Mutant: pieces of two bytes.)"""
+  gpu = gpu_model.GPUS["sm_90a"]
+  with gpu_model.as_null(gpu):
+    x, y = (gpu_model.empty(*shape, dtype=dtypes.bfloat16) for shape in ((1024, 768), (768, 50257)))
+    (ast,) = gpu_model.kernels_of(lambda: x @ y)
+  found = gpu_model.sweeps(lower_kernel(ast, gpu_model.target_of(gpu)))
+  assert all(s.piece > gpu_model.SECTOR for (_, written, _), s in found.items() if not written)
 
 
 def test_what_a_cache_holds_is_not_read_from_memory_again():
