@@ -47,7 +47,7 @@ from tinygrad.uop import Ops
 ROUGH = {dtypes.float64: 1e-11, dtypes.float32: 1e-4, dtypes.float16: 1.2e-2, dtypes.bfloat16: 5e-2}
 TF32 = 5e-2
 THREADS = range(1, 8)
-SIZES = (1, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 80, 96, 100, 127, 128, 130, 160, 192, 200, 256)
+SIZES = (1, 3, 7, 16, 17, 32, 33, 48, 63, 64, 65, 80, 96, 100, 127, 128, 130, 131, 160, 192, 200, 250, 256, 333)
 WHOLE = (64, 128, 192, 256)  # of which matrix cores have whole blocks
 POISONED = 4 << 20  # bytes at either end of a thread's scratch memory
 
