@@ -48,7 +48,7 @@ def cut_of_terms(store: UOp, units: int, cores: bool) -> CutTerms | None:
     return None
   results, terms = iterations(f.loops), iterations(f.src[1:])
   most = max(min(task.parts(results * of_parts(f).itemsize, units), terms // LEAST), 1)
-  cuts = (CutTerms(r, each_of(r, most, f, task.narrow)) for r in f.src[1:])
+  cuts = (CutTerms(r, each_of(r, most, f, task, units)) for r in f.src[1:])
   return max((c for c in cuts if c.parts > 1), key=lambda c: c.parts, default=None)
 
 
@@ -94,12 +94,14 @@ def task_of(f: UOp, cores: bool) -> Task | None:
   return Task(ceildiv(results, BLOCK), max(nbytes, operations // (BALANCE_OF_CORES if narrow else BALANCE)), narrow)
 
 
-def each_of(r: UOp, most: int, f: UOp, narrow: bool) -> int:
-  """How many iterations of a reduction's loop are each of `most` parts, or of fewer: as many in all of them, or whole
-  steps of cores along its longest."""
-  if narrow and r is max(f.src[1:], key=extent):
-    return int(round_up(ceildiv(extent(r), most), WHOLE))
-  return next(extent(r) // n for n in range(most, 0, -1) if extent(r) % n == 0)
+def each_of(r: UOp, most: int, f: UOp, task: Task, units: int) -> int:
+  """How many iterations of a reduction's loop are each of `most` parts, or of fewer. Parts are alike; but of the whole
+  steps in which cores take a loop, its longest, the last has fewer where the multiprocessors are to have two blocks
+  each, or most are twice as many as would be alike."""
+  n, whole = extent(r), WHOLE if task.narrow and r is max(f.src[1:], key=extent) else 1
+  alike = next(p for p in range(most, 0, -1) if n % (p * (whole if p > 1 else 1)) == 0)
+  enough = alike == most or (2 * alike > most and most < 2 * units // task.blocks)
+  return n // alike if whole == 1 or enough else int(round_up(ceildiv(n, most), whole))
 
 
 def of_parts(f: UOp) -> DType:
