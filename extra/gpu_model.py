@@ -178,8 +178,7 @@ def read_code(text: str, seldom: bool = False) -> Code:
     return 32 * sum(wide) + sum(map(tiles, names))
 
   def stalls(names: list[str]) -> int:
-    """Each barrier's, and a load's of what a group copies before it goes on, between two of them: the last of a turn
-    and the first of the next, too."""
+    """Each barrier's, and a load's of what a group copies before it goes on, between two of them, turn after turn."""
     first, *between = " ".join(["", *names]).split(" BAR.")
     between[-1:] = [x + first for x in between[-1:]]
     return BARRIER * len(between) + FAR * sum("LDG.E" in x for x in between)
