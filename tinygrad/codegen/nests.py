@@ -95,6 +95,7 @@ class NestSchedule:
     self.fill: Fill | None = None  # if it is one
     self.stages = self.reading = 1  # blocks of memory for what is staged within a reduction, and those in use
     self.blocked = False  # its reduction is one of blocks already
+    self.for_core = False  # its operands are what a core takes
     self.steps = room.steps[label] = []
     self.name_reductions()
 
@@ -129,7 +130,7 @@ class NestSchedule:
   def settle(self) -> None:
     """Makes the kernel of which the steps so far have spoken."""
     if self.versions or self.orders:
-      made = Rebinding(self.kernel, self.versions, self.orders)
+      made = Rebinding(self.kernel, self.versions, self.orders, self.for_core)
       self.limited = {r: limit for r, limit in self.limited.items() if r not in self.versions}
       self.kernel, self.versions, self.orders = made.kernel, {}, []
       self.check_fills()
@@ -299,7 +300,7 @@ class NestSchedule:
   def narrow(self, core: str) -> None:
     """What is widened alone is staged as it is, where it is what the core takes."""
     self.note("narrow", core)
-    kind = self.core(core).operand
+    self.for_core, kind = True, self.core(core).operand
     self.operands = [[x if (y := narrowed(x, kind)) is None else y for x in images] for images in self.operands]
 
   def tensorize(self, core: str, m: str, n: str, k: str) -> None:

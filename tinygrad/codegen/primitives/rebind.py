@@ -36,10 +36,13 @@ Known = tuple[tuple[UOp, int], ...]  # of the loops that something depends on, w
 
 class Rebinding:
   """A kernel in which the `versions` of a loop, one after the other, run in its place, and loops are nested in the
-  given `orders`. What a loop's variable leads to is read only where there is such an iteration."""
+  given `orders`. What a loop's variable leads to is read only where there is such an iteration; `for_core`: products
+  of what is not read are summed as 0."""
 
-  def __init__(self, kernel: UOp, versions: Mapping[UOp, Sequence[Version]], orders: Sequence[Order] = ()) -> None:
-    self.versions, self.orders = versions, orders
+  def __init__(
+    self, kernel: UOp, versions: Mapping[UOp, Sequence[Version]], orders: Sequence[Order] = (), for_core: bool = False
+  ) -> None:
+    self.versions, self.orders, self.for_core = versions, orders, for_core
     self.expanded: dict[UOp, list[Version]] = {}
     self.memos: dict[Known, dict[UOp, UOp]] = {}
     self.kernel = self.image(kernel, ())
@@ -133,7 +136,7 @@ class Rebinding:
     parts = []
     for now, loops, gate in self.combinations(u.src[1:], known):
       value = self.image(u.src[0], restricted(now, u.src[0].loops))
-      if gate is not None and not (u.arg is Ops.ADD and is_zero_beyond(value, gate)):
+      if gate is not None and not (self.for_core and u.arg is Ops.ADD and is_zero_beyond(value, gate)):
         value = UOp.new(Ops.WHERE, u.dtype, (gate, value, neutral(u)))
       alone = not loops and u.src[0].op is not Ops.DOT  # words are multiplied where their products are added
       parts.append(value if alone else UOp.new(Ops.FOLD, u.dtype, (value, *loops), u.arg))
