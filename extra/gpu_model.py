@@ -150,9 +150,9 @@ def tiles(name: str) -> int:
   return 2 * k * (n + m * name.endswith(".SS")) // 4
 
 
-def read_code(text: str, seldom: bool = False) -> Code:
-  """Of what nvdisasm prints: loops end in a branch to a label above. What a branch within one passes over counts for
-  nothing if it is `seldom` run."""
+def loops_of(text: str, seldom: bool) -> tuple[list[str], list[tuple[int, int]]]:
+  """The instructions that nvdisasm prints, and where loops begin and end: in a branch to a label above. What a branch
+  within one passes over has no names if it is `seldom` run."""
   lines, labels = list[str](), dict[str, int]()
   bodies, ahead = list[tuple[int, int]](), dict[str, int]()
   for line in text.splitlines():
@@ -169,6 +169,12 @@ def read_code(text: str, seldom: bool = False) -> Code:
         bodies.append((labels[target[1]], len(lines)))
       elif found[1].startswith("BRA") and target:
         ahead[target[1]] = len(lines)
+  return lines, bodies
+
+
+def read_code(text: str, seldom: bool = False) -> Code:
+  """Of what nvdisasm prints."""
+  lines, bodies = loops_of(text, seldom)
 
   def local(names: list[str]) -> int:
     """A shuffle goes the same way. Of what is read in vectors lanes are taken to have much in common."""
