@@ -1062,7 +1062,7 @@ def test_products_on_cores(module, lazy, kind, bits, sizes):
   before = len(cuda_emulator._compiled)
   with Context(ALLOW_TF32=1):
     got = (a @ b.T).float().numpy()
-  assert any("mma.sync" in source for source in [*cuda_emulator._compiled][before:])
+  assert any("mma.sync" in source or "wgmma" in source for source in [*cuda_emulator._compiled][before:])
   np.testing.assert_allclose(got, x @ y.T, rtol=2.0**-bits)
 
 

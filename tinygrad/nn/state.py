@@ -324,7 +324,7 @@ def get_parameters(obj: Any) -> list[Tensor]:
   return list(get_state_dict(obj).values())
 
 
-def check_loadable(found: Mapping[str, Tensor], state_dict: Mapping[str, Tensor]) -> None:
+def _check_loadable(found: Mapping[str, Tensor], state_dict: Mapping[str, Tensor]) -> None:
   """Raises: StateError where what a model's tensors are to be given is no tensor, or of another shape."""
   for k, v in found.items():
     given: object = state_dict[k]
@@ -367,7 +367,7 @@ def load_state_dict(
     fix = f"the state dict has {list(state_dict)[:5]}\n  fix: strict=False keeps their values; or rename the keys"
     raise StateError(f"load_state_dict: {rule}\n  {fix}")
   found = {k: v for k, v in wanted.items() if k in state_dict}
-  check_loadable(found, state_dict)
+  _check_loadable(found, state_dict)
   if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
