@@ -227,8 +227,11 @@ BODIES = (product, product, product, attention, attention, decoding, rows, rows,
 
 def poison(device: Any, nbytes: int) -> None:
   """What kernels of a processor have as scratch memory is not a number, so far from either end: one that reads what it
-  has not written is seen. Other devices have none that outlives a kernel."""
-  for memory in device.arenas if isinstance(device, cpu.CPU) else ():
+  has not written is seen. Other devices have none that outlives a kernel. What still runs ends first."""
+  if not isinstance(device, cpu.CPU):
+    return
+  device.synchronize()
+  for memory in device.arenas:
     for first in (0, memory.nbytes - nbytes):
       ctypes.memset(memory.address + first, 0xFF, nbytes)
 

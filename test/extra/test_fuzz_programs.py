@@ -13,7 +13,7 @@ from extra.fuzz_programs import AFTER, BODIES, OF_ROWS, Program, difference, fau
 from extra.orders import ORDERS
 from extra.small_programs import SMALL, attended, mixed, written
 from extra.thresholds import drawn_thresholds
-from tinygrad import Context
+from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import nests, row_blocks, share
 from tinygrad.codegen.primitives import stage
 from tinygrad.codegen.primitives.split import split_loop
@@ -55,6 +55,17 @@ def test_what_is_not_finite_and_whole_numbers_are_the_same_or_not():
   others = [np.array(y) for y in ([1.0, nan, inf, inf], [1.0, nan, 0.0, -inf], [1.0, 0.0, inf, -inf])]
   assert not any(difference(x, y) < inf or difference(y, x) < inf for y in others)  # some are not a number
   assert difference(np.array([1, 2]), np.array([1, 3])) == inf
+
+
+def test_what_still_runs_keeps_its_scratch_memory():
+  """It was written over, now and then: the bits of a program were others once in thousands of runs."""
+  x = Tensor(np.random.default_rng(0).standard_normal((900, 900)) / 30, dtype="float32").realize()
+  for _ in range(10):
+    y = x
+    for _ in range(4):
+      y = (y @ x).softmax(-1).realize()
+    fuzz_programs.poison(Device["CPU"], fuzz_programs.POISONED)
+    assert np.isfinite(y.numpy()).all()
 
 
 @pytest.mark.parametrize("first", range(0, 16, 4))
