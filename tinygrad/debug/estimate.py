@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
+from tinygrad.numerics.products import uncast
 from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, AxisKind, Ops, UOp
 from tinygrad.uop.loops import iterations
@@ -66,10 +67,6 @@ def estimate(ast: UOp) -> Estimate:
   kind = "r" if any(r.arg[1] is AxisKind.REDUCE for r in loops) else "E"
   name = "_".join([kind, *(str(r.src[0].vmax) for r in loops)])
   return Estimate(name, ops, nbytes, tuple(products.items()), max(instructions, 0))
-
-
-def uncast(u: UOp) -> UOp:
-  return next(v for v in u.down() if v.op is not Ops.CAST)
 
 
 def operand_type(product: UOp) -> str:

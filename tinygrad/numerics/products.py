@@ -76,6 +76,11 @@ def of_products(f: UOp) -> bool:
   return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
 
 
+def uncast(u: UOp) -> UOp:
+  """What is converted, however often."""
+  return next(v for v in u.down() if v.op is not Ops.CAST)
+
+
 def is_zero_unread(x: UOp) -> bool:
   """Whether it comes from memory, and is 0 where a condition has it not read."""
   return x.op is Ops.LOAD and all(y is UOp.const(y.dtype, 0) for y in x.src[1:])
@@ -83,9 +88,7 @@ def is_zero_unread(x: UOp) -> bool:
 
 def is_zero_beyond(product: UOp, gate: UOp) -> bool:
   """Whether both factors are 0 where a condition does not hold, for they are not read then."""
-  factors = list(product.src if product.op is Ops.MUL else ())
-  while any(x.op is Ops.CAST for x in factors):
-    factors = [x.src[0] if x.op is Ops.CAST else x for x in factors]
+  factors = [uncast(x) for x in product.src] if product.op is Ops.MUL else []
   masked = all(is_zero_unread(x) and len(x.src[0].src) > 2 for x in factors)
   return factors != [] and masked and all(conditions(gate) <= conditions(x.src[0].src[2]) for x in factors)
 
