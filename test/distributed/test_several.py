@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -359,9 +361,41 @@ def test_a_process_is_in_its_program_whatever_of_python_it_has_called():
   thread.start()
   waits.wait()
   try:
-    assert line_of(thread.ident).endswith(("ends.wait()", "waits.set()"))
+    with tempfile.TemporaryFile() as pad:
+      assert line_of(thread.ident, pad).endswith(("ends.wait()", "waits.set()"))
   finally:
     ends.set()
+
+
+def test_who_looks_where_a_process_is_keeps_nothing_that_it_has_left():
+  """A value that a function had a name for is computed if it is alive when another is realized."""
+  from tinygrad.distributed.faults import line_of
+
+  class Value:
+    pass
+
+  def left():
+    value = Value()
+    return weakref.ref(value)
+
+  looks, over, main = [], threading.Event(), threading.main_thread().ident
+
+  def look():
+    with tempfile.TemporaryFile() as pad:
+      while not over.is_set():
+        looks.append(line_of(main, pad))
+
+  thread, interval = threading.Thread(target=look), sys.getswitchinterval()
+  sys.setswitchinterval(1e-6)
+  thread.start()
+  try:
+    while len(looks) < 1000:
+      assert left()() is None
+  finally:
+    over.set()
+    sys.setswitchinterval(interval)
+    thread.join()
+  assert any("test_several.py" in line for line in looks)
 
 
 ENDS_AT_ONCE = """

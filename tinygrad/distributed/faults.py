@@ -8,17 +8,20 @@ every other process, each in its own words, and ends it, even where it waits in 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import re
 import struct
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tinygrad.distributed.beats import SPEAKERS, Beats
-from tinygrad.helpers import source_line, user_frame
+from tinygrad.helpers import is_passed, source_line
 
 RUNNING, ENDED, FAILED = range(3)
 LINE_AT, FAULT_AT, TEXT = 64, 1024, 512  # bytes of the page
@@ -93,12 +96,26 @@ def is_of_python(file: str) -> bool:
   return file.startswith(("<", os.path.dirname(os.__file__))) and "-packages" not in file
 
 
-def line_of(thread: int) -> str:
-  """Where in the user's program a thread is: what Python's own modules do there, somebody has called."""
-  frame = user_frame(sys._current_frames().get(thread))
-  while frame is not None and is_of_python(frame.f_code.co_filename):
-    frame = frame.f_back and user_frame(frame.f_back)
-  return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno or 0)
+THREAD = re.compile(r"^(?:Current t|T)hread 0x(\w+)", re.MULTILINE)
+FRAME = re.compile(r'^  File "(.*)", line (\d+) in ', re.MULTILINE)
+
+
+def line_of(thread: int, pad: IO[bytes]) -> str:
+  """Where in the user's program a thread is: what Python's own modules do there, somebody has called; "" if that is not
+  known. `pad`: a file to write on.
+
+  Who holds a frame of another thread holds what its function has names for, after it has returned, too: values would
+  be computed for their names' sake, in one process and not in others. So frames are told by their text."""
+  pad.seek(0)
+  pad.truncate()
+  faulthandler.dump_traceback(pad, all_threads=True)
+  pad.seek(0)
+  threads = THREAD.split(pad.read().decode("unicode_escape"))  # what is not ASCII is written that way
+  frames = next(
+    (text for number, text in zip(threads[1::2], threads[2::2], strict=True) if int(number, 16) == thread), ""
+  )
+  lines = ((file, int(number)) for file, number in FRAME.findall(frames))
+  return next((source_line(*line) for line in lines if not is_passed(line[0]) and not is_of_python(line[0])), "")
 
 
 class Watch(threading.Thread):
@@ -111,19 +128,23 @@ class Watch(threading.Thread):
     self.over = threading.Event()
 
   def run(self) -> None:
+    with tempfile.TemporaryFile() as pad:
+      self.look_after(pad)
+    if self.beats is not None:
+      self.beats.end()
+
+  def look_after(self, pad: IO[bytes]) -> None:
     found, since = "", 0.0
     while not self.over.wait(BEAT):
       if self.own.state == RUNNING:
         with contextlib.suppress(RuntimeError):  # a file's lines are read anew just now
-          self.own.write(LINE_AT, line_of(self.main))
+          self.own.write(LINE_AT, line_of(self.main, pad) or self.own.read(LINE_AT))
       faults = self.faults()
       if self.beats is not None:
         self.hear(self.beats)
       found, since = (faults[0], since or time.monotonic()) if faults else ("", 0.0)
       if faults and time.monotonic() - since > GRACE and self.own.state == RUNNING:
         self.end(found)
-    if self.beats is not None:
-      self.beats.end()
 
   def hear(self, beats: Beats) -> None:
     """Listens to other hosts, and tells them what is wrong in this one; all is well say its first two processes, one of

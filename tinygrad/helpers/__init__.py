@@ -5,7 +5,7 @@ from tinygrad.helpers.collector import uncollected
 from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
 from tinygrad.helpers.files import FilePath, atomic_write, file_size, home_folder, stamp
-from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
+from tinygrad.helpers.formatting import PACKAGE, colored, is_passed, size_to_str, source_line, user_frame, user_line
 from tinygrad.helpers.holders import Holder, living
 from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, hue
 from tinygrad.helpers.interrupts import interruptible, uninterrupted

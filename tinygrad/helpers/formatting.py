@@ -43,15 +43,14 @@ class _Passed(dict[str, bool]):
 _passed = _Passed()
 
 
-def is_passed(frame: FrameType) -> bool:
-  """Whether a frame is none of the user's."""
-  return _passed[frame.f_globals.get("__file__", "")]
+def is_passed(file: str) -> bool:
+  """Whether what a file's code does is none of the user's lines."""
+  return _passed[file]
 
 
-def user_frame(within: FrameType | None = None) -> FrameType | None:
-  """The innermost frame outside this package, and outside contextlib and what dataclasses generate: the user's line;
-  of another thread that of what it is `within`."""
-  frame: FrameType | None = within or sys._getframe(1)
+def user_frame() -> FrameType | None:
+  """The innermost frame outside this package, and outside contextlib and what dataclasses generate: the user's line."""
+  frame: FrameType | None = sys._getframe(1)
   while frame is not None and _passed[frame.f_globals.get("__file__", "")]:
     frame = frame.f_back
   return None if frame is not None and frame.f_globals.get("__name__") == "runpy" else frame  # which runs this package

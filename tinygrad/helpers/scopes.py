@@ -48,7 +48,11 @@ def scope_at(frame: FrameType | None) -> UserScope | None:
       owner = frame.f_locals.get("self")
       if _is_module(owner) and not (chain and chain[-1][0] is owner):
         chain.append((owner, ""))
-    elif not code.co_name.startswith("<") and not is_passed(frame) and chain[-1:] != [(None, code.co_name)]:
+    elif (
+      not code.co_name.startswith("<")
+      and not is_passed(frame.f_globals.get("__file__", ""))
+      and chain[-1:] != [(None, code.co_name)]
+    ):
       chain.append((None, code.co_name))
     frame = frame.f_back
   scope, holder = None, None
