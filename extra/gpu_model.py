@@ -31,7 +31,7 @@ from tinygrad.debug.estimate import estimate
 from tinygrad.device import Device, DeviceError, Launch, Target
 from tinygrad.helpers import PROCESS, Context, ceildiv, prod
 from tinygrad.nn.block_formats import FORMATS
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import affine
@@ -222,7 +222,7 @@ def waits(said: str) -> str:
 def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int, str]:
   """(its code, launch, bytes of local memory, what products wait for)"""
   seldom = any(u.op is Ops.RANGE and u.src[0].op is not Ops.CONST and u.src[0].vmax == 1 for u in linear)
-  rendered = cstyle.render(linear, "k", cstyle.CUDA)
+  rendered = cstyle.render(linear, "k", dialects.CUDA)
   binary, said = cuda.compiled_anew(rendered.source, "k", arch)
   with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "k.cubin")
@@ -469,7 +469,7 @@ def as_null(gpu: Gpu, compiles: str = "") -> Iterator[None]:
   architecture `compiles`, into the cache where a process on that device finds it."""
   device: Any = Device["NULL"]
   device.target = target_of(gpu)
-  device.render = lambda linear, name: cstyle.render(linear, name, cstyle.CUDA)
+  device.render = lambda linear, name: cstyle.render(linear, name, dialects.CUDA)
   if compiles:
     device.compile = lambda rendered, name: cuda.compile_source(rendered.source, name, compiles)
   try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tinygrad.codegen import lower_kernel
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.runtime import cuda
 from tinygrad.uop import UOp
 
@@ -47,7 +47,7 @@ class Machine(NamedTuple):
 
 def source_of(ast: UOp, arch: str):
   target = cuda.target_of(ARCHS[arch], 132, 227 << 10)
-  return cstyle.render(lower_kernel(ast, target), "k", cstyle.CUDA)
+  return cstyle.render(lower_kernel(ast, target), "k", dialects.CUDA)
 
 
 def ptx(ast: UOp, arch: str) -> str:

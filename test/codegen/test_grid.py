@@ -18,7 +18,7 @@ from tinygrad.codegen.heuristics import gpu as grid_plan
 from tinygrad.device import Device, Target
 from tinygrad.device.cores import SwizzledTile
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.runtime import cuda
 from tinygrad.tuning import search
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -807,7 +807,7 @@ def test_loads_fall_by_the_tile_of_the_group(n, layouts):
 def test_a_large_contraction_fits_the_registers_of_a_gpu(layouts):
   """Two work groups of 256 threads share the 65536 registers of a multiprocessor, and nothing is spilled."""
   nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-  source = cstyle.render(lower_kernel(large(4096, layouts), cuda.TARGET), "mm", cstyle.CUDA).source
+  source = cstyle.render(lower_kernel(large(4096, layouts), cuda.TARGET), "mm", dialects.CUDA).source
   _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"mm", 0, [], [])
   (status,) = nvrtc.nvrtcCompileProgram(program, 2, [b"--gpu-architecture=sm_90", b"--ptxas-options=-v"])
   assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS

@@ -18,7 +18,7 @@ from steps import growth
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device, Rendered, Target
 from tinygrad.dtype import dtypes
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop import Ops, ParamArg, UOp
 
@@ -348,7 +348,7 @@ def many_stores(n: int) -> UOp:
 
 
 def renderer(target: str) -> Callable[[list[UOp], str], Rendered]:
-  return Device["CPU"].render if target == "CPU" else functools.partial(cstyle.render, dialect=cstyle.CUDA)
+  return Device["CPU"].render if target == "CPU" else functools.partial(cstyle.render, dialect=dialects.CUDA)
 
 
 @pytest.mark.parametrize("target", TARGETS)

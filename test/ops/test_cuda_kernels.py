@@ -13,7 +13,7 @@ from tinygrad.codegen import lower_kernel
 from tinygrad.device import DeviceError
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.realize import _prepare
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.runtime import cuda
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -47,7 +47,7 @@ def kernels(part: int) -> Iterator[tuple[str, UOp]]:
 
 def compile_all(sources: list[tuple[str, str]], arch: str) -> None:
   """Compiles (row, source)s together, each kernel under a name of its own; where that fails, says which."""
-  prelude = cstyle.CUDA.prelude
+  prelude = dialects.CUDA.prelude
   bodies = [re.sub(r"\bkernel_\(", f"kernel_{i}(", s.replace(prelude, "")) for i, (_, s) in enumerate(sources)]
   try:
     code = cuda.compile_source(prelude + "\n".join(bodies), "kernels", arch)
@@ -65,7 +65,7 @@ def compile_all(sources: list[tuple[str, str]], arch: str) -> None:
 def test_kernels_of_the_op_table_compile(part):
   sources = []
   for row, ast in kernels(part):
-    rendered = cstyle.render(lower_kernel(ast, cuda.TARGET), "kernel_", cstyle.CUDA)
+    rendered = cstyle.render(lower_kernel(ast, cuda.TARGET), "kernel_", dialects.CUDA)
     groups, threads = rendered.launch.groups, rendered.launch.threads
     assert all(1 <= n <= most for n, most in zip((*groups, *threads), GRID + BLOCK)), (row, groups, threads)
     assert threads[0] * threads[1] * threads[2] <= 1024, (row, threads)

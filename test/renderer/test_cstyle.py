@@ -15,7 +15,7 @@ from tinygrad.codegen.check import check_linear
 from tinygrad.device import Device, Rendered
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import Context
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
@@ -24,22 +24,22 @@ GRIDS = {  # groups, and threads of each
   "all_reduce": (1, (64, 1, 1)), "integers": (1, (128, 1, 1)), "matmul": (45, (64, 1, 1)),
   "narrow_floats": (4, (256, 1, 1)), "softmax": (10, (64, 4, 1)), "window": (1, (64, 1, 1)),
 }  # fmt: skip
-DIALECTS = {"opencl": cstyle.OPENCL, "cuda": cstyle.CUDA, "metal": cstyle.METAL}
+DIALECTS = {"opencl": dialects.OPENCL, "cuda": dialects.CUDA, "metal": dialects.METAL}
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 
 
-def rendered(name: str, dialect: cstyle.Dialect) -> Rendered:
+def rendered(name: str, dialect: dialects.Dialect) -> Rendered:
   return cstyle.render(lower_kernel(KERNELS[name](), GRID), name, dialect)
 
 
-def source(name: str, dialect: cstyle.Dialect) -> str:
+def source(name: str, dialect: dialects.Dialect) -> str:
   return rendered(name, dialect).source
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_metal_sources_are_what_they_were(name):
   """`UPDATE_GOLDEN=1` writes them anew; look at the difference before you commit it."""
-  got, path = source(name, cstyle.METAL), GOLDEN / f"{name}.metal"
+  got, path = source(name, dialects.METAL), GOLDEN / f"{name}.metal"
   if os.environ.get("UPDATE_GOLDEN"):
     path.write_text(got)
   assert got == path.read_text()
@@ -49,7 +49,7 @@ def test_metal_sources_are_what_they_were(name):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_cuda_sources_compile(name, arch):
-  assert cuda.compile_source(source(name, cstyle.CUDA), name, arch)[:4] == b"\x7fELF"
+  assert cuda.compile_source(source(name, dialects.CUDA), name, arch)[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -67,7 +67,7 @@ def test_every_thread_of_a_group_comes_to_its_barriers():
   """No barrier stands behind a condition or in a loop that only some threads run."""
   for name in KERNELS:
     depth, conditional = 0, []
-    for line in source(name, cstyle.CUDA).splitlines():
+    for line in source(name, dialects.CUDA).splitlines():
       if "__syncthreads" in line:
         assert not any(conditional), name
       if line.rstrip().endswith("{") or line.strip().startswith("{"):
@@ -133,7 +133,7 @@ def test_vectors_compute_what_lanes_do(dtype, lanes, shift, width):
 def test_indices_have_32_bits_where_all_of_a_kernel_fit(size, bits):
   i = ranged(size, 0)
   linear = lower_kernel(kernel(size, i, load(1, dtypes.float32, size, i), i), GRID)
-  text = cstyle.render(linear, "copy", cstyle.CUDA).source
+  text = cstyle.render(linear, "copy", dialects.CUDA).source
   assert ("long long" not in text.partition("copy(")[2]) == (bits == 32), text
 
 
@@ -142,7 +142,7 @@ def test_an_index_that_is_read_from_memory_as_64_bits_stays_so():
   row = load(2, dtypes.int64, 64, i).cast(dtypes.index)
   for at, bits in ((row, 64), (i, 32)):
     ast = kernel(64, i, fold(Ops.ADD, load(1, dtypes.float32, 1 << 30, at * (1 << 20) + k), k), i)
-    text = cstyle.render(lower_kernel(ast, GRID), "rows", cstyle.OPENCL).source
+    text = cstyle.render(lower_kernel(ast, GRID), "rows", dialects.OPENCL).source
     assert ("(long r" in text or "const long r" in text) == (bits == 64), text
 
 
@@ -161,7 +161,7 @@ def test_metal_has_no_double():
   for name in KERNELS:
     assert "double" not in (GOLDEN / f"{name}.metal").read_text()
   with pytest.raises(KeyError):
-    cstyle.ctype(dtypes.float64, cstyle.METAL)
+    cstyle.ctype(dtypes.float64, dialects.METAL)
 
 
 # ---------------------------------------------------------------- names
@@ -209,7 +209,7 @@ def test_variables_of_any_name_have_their_values(names):
 
 @pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
 def test_variables_compile_for_cuda():
-  text = cstyle.render(named(WORDS[:2]), "named", cstyle.CUDA).source
+  text = cstyle.render(named(WORDS[:2]), "named", dialects.CUDA).source
   assert cuda.compile_source(text, "named", "sm_90a")[:4] == b"\x7fELF"
 
 
@@ -253,7 +253,7 @@ def test_what_is_read_again_is_not_said_to_be_alone():
   index, *rest = again.src[0].src
   other = index.replace(src=(index.src[0].replace(arg=ParamArg(1, 256)), there))
   again = again.src[0].replace(src=(other, *rest))
-  for dialect, word in ((cstyle.CUDA, "__restrict__"), (cstyle.OPENCL, "restrict")):
+  for dialect, word in ((dialects.CUDA, "__restrict__"), (dialects.OPENCL, "restrict")):
     text = cstyle.render(lower_kernel(UOp.sink(first.src[0], again), GRID), "k", dialect).source
     assert re.findall(rf" {word} p(\d)", text) == ["1", "2"], text
 
@@ -264,7 +264,7 @@ def sums(columns: int) -> str:
   at = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (i, num(columns))), k))
   with Context(NOOPT=1):
     ast = kernel(64, i, fold(Ops.ADD, load(1, dtypes.float32, 64 * columns, at), k), i)
-    return cstyle.render(lower_kernel(ast, GRID), "sums", cstyle.CUDA).source
+    return cstyle.render(lower_kernel(ast, GRID), "sums", dialects.CUDA).source
 
 
 def test_a_long_body_is_not_written_out(monkeypatch):
@@ -276,7 +276,7 @@ def test_a_long_body_is_not_written_out(monkeypatch):
 def test_short_loops_with_none_within_are_written_out():
   short, long = sums(cstyle.UNROLLED), sums(cstyle.UNROLLED + 1)
   assert "#pragma unroll" in short and "#pragma unroll" not in long
-  for text in (short, long, *(source(of, cstyle.CUDA) for of in KERNELS)):
+  for text in (short, long, *(source(of, dialects.CUDA) for of in KERNELS)):
     lines = text.splitlines()
     for i, line in enumerate(lines):
       if (loop := re.match(r"( *)for \(.* < (\w+);", line)) is not None:

@@ -13,7 +13,7 @@ from tinygrad.codegen.heuristics import gpu
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.numerics import split_sums, streaming
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import cstyle, dialects
 from tinygrad.schedule import tile_and_fuse
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -132,8 +132,8 @@ def test_cores_and_copies_do_without_whole_blocks():
 def test_exponentials_beside_products_of_halves_are_the_processor_s(kind):
   """Statistics of rows are float32, but of no more than what products of halves have."""
   for item in schedule_of(attention(1024, kind)).items:
-    source = cstyle.render(lower_kernel(item.kernel, target_of(GPUS["sm_90a"])), "k", cstyle.CUDA).source
-    exponentials = re.findall(r"\w*exp\w*\(", source.replace(cstyle.CUDA.prelude, ""))
+    source = cstyle.render(lower_kernel(item.kernel, target_of(GPUS["sm_90a"])), "k", dialects.CUDA).source
+    exponentials = re.findall(r"\w*exp\w*\(", source.replace(dialects.CUDA.prelude, ""))
     assert exponentials and {*exponentials} == {"rough_exp(" if kind is dtypes.bfloat16 else "exp("}
 
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from tinygrad.device import Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.elementwise import MIRROR
-from tinygrad.renderer.cstyle import BITS, BOOLEAN, OPENCL, WRAPS, CRenderer, ctype, literal
+from tinygrad.renderer.cstyle import BITS, BOOLEAN, WRAPS, CRenderer, ctype, literal
+from tinygrad.renderer.dialects import OPENCL
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp
 

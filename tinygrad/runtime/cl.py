@@ -27,7 +27,7 @@ from typing import Any
 
 from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Rendered, Target
 from tinygrad.helpers import LazyModule, getenv, numpy, user_line
-from tinygrad.renderer import cstyle, vectors
+from tinygrad.renderer import dialects, vectors
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, GridKernel, QueueDevice, errors_of
 
@@ -188,7 +188,7 @@ class CL(QueueDevice):
   """One device and its queue."""
 
   pointer = "svm_ptr"
-  dialect = cstyle.OPENCL
+  dialect = dialects.OPENCL
   capabilities = Capabilities(copies=True)
 
   def __init__(self, name: str, of: Platform | None = None) -> None:

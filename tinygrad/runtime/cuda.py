@@ -21,7 +21,7 @@ from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy
 from tinygrad.device.cores import cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import LazyModule, Remade, getenv, prod, round_up
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import dialects
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
 
@@ -327,7 +327,7 @@ def reaches(i: int, k: int) -> bool:
 class CUDA(QueueDevice):
   """One device and its stream."""
 
-  target, dialect = TARGET, cstyle.CUDA
+  target, dialect = TARGET, dialects.CUDA
   capabilities = Capabilities(copies=True, nccl=True)
 
   def __init__(self, name: str) -> None:

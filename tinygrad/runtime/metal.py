@@ -16,7 +16,7 @@ from typing import Any
 
 from tinygrad.device import ON_CPU, Backend, DeviceError, Target
 from tinygrad.helpers import LazyModule, getenv
-from tinygrad.renderer import cstyle
+from tinygrad.renderer import dialects
 from tinygrad.runtime.queues import LESS, Call, GridKernel, QueueDevice, errors_of
 
 metal, objc = map(LazyModule, ("Metal", "objc"))
@@ -39,7 +39,7 @@ def gpus() -> list[Any]:
 class METAL(QueueDevice):
   """One device and its queue. What is encoded is committed where devices meet, and at the end of a hand-over."""
 
-  dialect = cstyle.METAL
+  dialect = dialects.METAL
   target = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, intensity=8, float64=False)
 
   def __init__(self, name: str) -> None:

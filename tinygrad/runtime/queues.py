@@ -92,7 +92,7 @@ class QueueDevice(Backend):
   `wait`; and a `new_call` (arguments are filled in by `bind`) where calls are more than lists of arguments."""
 
   capabilities = Capabilities()
-  dialect: Any  # a `cstyle.Dialect`: what `build` compiles
+  dialect: Any  # a `Dialect`: what `build` compiles
   kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
   pointer = "address"  # the attribute of memory which kernels take
   number = 0  # of the physical device
