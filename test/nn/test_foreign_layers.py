@@ -2,6 +2,7 @@
 what PyTorch gives."""
 
 import copy
+import math
 import pickle
 from pathlib import Path
 
@@ -28,7 +29,7 @@ NAMES = {
   "devices": ("CPU:0", "CPU:1"),
 }
 SENTENCES = {"CTCLoss"}  # of what has no counterpart
-STATEMENTS = {"EmbeddingBag", "GRUCell", "TransformerEncoderLayer"}  # each beside PyTorch below
+STATEMENTS = {"EmbeddingBag", "GRUCell", "RNNCell", "TransformerEncoderLayer"}  # each beside PyTorch below
 
 
 def fix_of(of: object, name: str) -> str:
@@ -46,7 +47,8 @@ def run(code: str, names: dict[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize("name", sorted(FOREIGN_LAYERS.keys() - SENTENCES - STATEMENTS))
 def test_the_code_that_an_error_gives_computes(name):
   x, y = Tensor.rand(2, c, 4, 4), Tensor.rand(2, c, 4, 4)
-  known = NAMES | {"x": x, "y": y, "logits": Tensor.rand(2, 3), "labels": Tensor([0, 2])}
+  x = Tensor.rand(2, c * k * k, 4, 4) if name == "PixelShuffle" else x
+  known = NAMES | {"x": x, "y": y, "z": -y, "logits": Tensor.rand(2, 3), "labels": Tensor([0, 2])}
   if name == "KLDivLoss":
     known["x"] = x.log()
     known["y"] = y + 1  # otherwise the mean may be negative
@@ -56,7 +58,7 @@ def test_the_code_that_an_error_gives_computes(name):
   elif isinstance(got, Tensor):
     assert got.numpy().size > 0
   else:
-    assert callable(got) or isinstance(got, list)
+    assert callable(got) or isinstance(got, list | dict)
   with pytest.raises(AttributeError) as e:
     getattr(nn, name)
   assert str(e.value) == f"module 'tinygrad.nn' has no attribute '{name}'\n  fix: {FOREIGN_LAYERS[name]}"
@@ -90,6 +92,58 @@ def linear(weight, bias):
   layer = nn.Linear(*reversed(weight.shape))
   layer.weight, layer.bias = Tensor(weight.detach().numpy()), Tensor(bias.detach().numpy())
   return layer
+
+
+# what PyTorch's module is made with, where it has parameters that are no other's here
+MADE = {
+  "AvgPool1d": (k,), "AvgPool2d": (k,), "AvgPool3d": (k,), "AdaptiveAvgPool2d": (1,), "AdaptiveMaxPool2d": (1,),
+  "MaxPool1d": (k,), "MaxPool2d": (k,), "MaxPool3d": (k,), "CircularPad2d": (k,), "ConstantPad2d": (k, 0.0),
+  "ReflectionPad2d": (k,), "ReplicationPad2d": (k,), "ZeroPad2d": (k,), "PixelShuffle": (k,), "PixelUnshuffle": (k,),
+  "Softmax": (1,), "LogSoftmax": (1,), "Softmin": (1,), "Threshold": (p, 0.0), "Unflatten": (1, (1, c)), "Unfold": (k,),
+  "UpsamplingBilinear2d": ((8, 8),), "UpsamplingNearest2d": ((8, 8),), "Upsample": ((8, 8), None, "bilinear"),
+  "PReLU": (), "Flatten": (),
+}  # fmt: skip
+PLAIN = {
+  "CELU", "CosineSimilarity", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss",
+  "Identity", "KLDivLoss", "L1Loss", "LeakyReLU", "LogSigmoid", "MSELoss", "Mish", "PairwiseDistance", "PoissonNLLLoss",
+  "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax2d", "Softplus", "Softshrink", "Softsign", "Tanh",
+  "Tanhshrink", "TripletMarginLoss", "BCEWithLogitsLoss",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN | MADE.keys()))
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, of means that are not those of batches
+def test_the_code_computes_what_the_module_does(name, torch):
+  module = getattr(torch.nn, name)(*MADE.get(name, ()))
+  shape = (2, 12 if name == "PixelShuffle" else 2 if name == "GLU" else c, 4, 4)
+  values = [np.random.default_rng(i).standard_normal(shape).astype(np.float32) for i in range(3)]
+  if name == "KLDivLoss":
+    values[1] = np.abs(values[1])
+  if name == "BCEWithLogitsLoss":
+    values[1] = (values[1] > 0).astype(np.float32)
+  paired = name.endswith("Loss") or name in ("CosineSimilarity", "PairwiseDistance")
+  shaped = [v.reshape(2, -1, 16) for v in values] if name.endswith("1d") else values
+  want = module(*map(torch.from_numpy, shaped[: 3 if name.startswith("Triplet") else 1 + paired])).detach().numpy()
+  x, y, z = map(Tensor, shaped)
+  got = eval(FOREIGN_LAYERS[name], NAMES | {"x": x, "y": y, "z": z})
+  got = got(x) if name == "Identity" else got
+  np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_whole_channels_are_dropped():
+  x = Tensor.ones(2, 50, 3, 3)
+  with Tensor.train():
+    out = eval(FOREIGN_LAYERS["Dropout2d"].partition("  #")[0], {"x": x, "p": 0.5}).numpy()
+  assert set(np.unique(out)) == {0, 2} and (out == out[..., :1, :1]).all()
+
+
+def test_a_step_of_a_plain_cell(torch):
+  cell = torch.nn.RNNCell(c, d)
+  x, h = torch.randn(5, c), torch.randn(5, d)
+  of_x, of_h = linear(cell.weight_ih, cell.bias_ih), linear(cell.weight_hh, cell.bias_hh)
+  known = {"x": Tensor(x.numpy()), "h": Tensor(h.numpy()), "of_x": of_x, "of_h": of_h}
+  np.testing.assert_allclose(run(fix_of(nn, "RNNCell"), known)["h"].numpy(), cell(x, h).detach().numpy(), atol=1e-6)
+  assert "RNNCell" in fix_of(nn, "RNN")
 
 
 def test_a_step_of_a_gru(torch):
@@ -150,8 +204,10 @@ def theirs_of(name, torch, optimizer):
   schedules = torch.optim.lr_scheduler
   made = {
     "ConstantLR": lambda: schedules.ConstantLR(optimizer, 0.25, 4),
+    "CosineAnnealingWarmRestarts": lambda: schedules.CosineAnnealingWarmRestarts(optimizer, 4),
     "ExponentialLR": lambda: schedules.ExponentialLR(optimizer, 0.5),
     "LinearLR": lambda: schedules.LinearLR(optimizer, 0.25, 1.0, 4),
+    "MultiplicativeLR": lambda: schedules.MultiplicativeLR(optimizer, lambda n: 0.5),
     "PolynomialLR": lambda: schedules.PolynomialLR(optimizer, 4, 2.0),
     "SequentialLR": lambda: schedules.SequentialLR(
       optimizer,
@@ -167,7 +223,7 @@ def theirs_of(name, torch, optimizer):
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, of schedules that step without their optimizers
 def test_schedules(name, torch):
   optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.8)
-  known = {"nn": nn, "optimizer": optimizer, **NUMBERS}
+  known = {"nn": nn, "math": math, "optimizer": optimizer, "t": 4, **NUMBERS}
   known["first"], known["second"] = lambda n: 0.25 + 0.75 * n / 3, lambda n: 0.5**n
   schedule = run(fix_of(nn.lr_scheduler, name), known)["schedule"]
   torchs = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.8)
@@ -275,6 +331,23 @@ def test_gradients_clipped_by_value(torch):
   run(fix_of(nn.utils, "clip_grad_value_"), {"params": [w], "clip_value": 1.0})
   np.testing.assert_allclose(w.grad.numpy(), [0.2, 1.0], rtol=1e-6)
   assert eval(fix_of(nn.utils, "parameters_to_vector"), {"Tensor": Tensor, "params": [w, w]}).shape == (4,)
+  run(fix_of(nn.utils, "vector_to_parameters"), {"params": [w], "vector": Tensor([2.0, 3.0])})
+  assert w.tolist() == [2, 3]
+
+
+def test_weights_of_a_norm(torch):
+  theirs = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(c, d))
+  g, v = (
+    Tensor(t.detach().numpy())
+    for t in (theirs.parametrizations.weight.original0, theirs.parametrizations.weight.original1)
+  )
+  got = run(fix_of(nn.utils, "weight_norm"), {"g": g * 2, "v": v})["w"]
+  np.testing.assert_allclose(got.numpy(), 2 * theirs.weight.detach().numpy(), rtol=1e-5)
+
+
+def test_a_sequence_that_has_ended_keeps_its_state():
+  known = {"i": 1, "lengths": Tensor([1, 2]), "new": Tensor([[5.0], [6.0]]), "h": Tensor([[1.0], [2.0]])}
+  assert run(fix_of(nn.utils, "rnn"), known)["h"].tolist() == [[1], [6]]
 
 
 LAYERS = [lambda: nn.Linear(4, 4), lambda: nn.Embedding(4, 4), lambda: nn.BatchNorm(4), lambda: nn.LSTMCell(4, 4)]
@@ -352,7 +425,8 @@ def test_every_table_is_tested():
   assert foreign_layers.OF_SCHEDULE.keys() == {"get_last_lr", "last_epoch", "state_dict"}
   of_adam, of_sgd = {"amsgrad", "betas", "foreach", "maximize", "weight_decay"}, {"dampening"}
   assert foreign_layers.OPTIONS.keys() == of_adam | of_sgd
-  assert foreign_layers.FOREIGN_UTILS.keys() == {"clip_grad_value_", "parameters_to_vector"}
+  utils = {"clip_grad_value_", "parameters_to_vector", "rnn", "vector_to_parameters", "weight_norm"}
+  assert foreign_layers.FOREIGN_UTILS.keys() == utils
 
 
 # ---------------------------------------------------------------- the package
@@ -401,7 +475,7 @@ def test_methods_as_functions(name):
 @pytest.mark.parametrize("name", sorted(FOREIGN_CREATORS))
 def test_functions_of_the_class(name):
   data = np.array([[1.0, 2.0]], np.float32)
-  known = NAMES | {"x": Tensor(data), "y": Tensor(data + 5), "data": data, "dim": 1}
+  known = NAMES | {"x": Tensor(data), "y": Tensor(data + 5), "data": data, "dim": 1, "n": 3}
   code = fix_of(Tensor, name)
   assert name == "tensor" or fix_of(tinygrad, name) == code  # a module of the package
   got = eval(code, known)
@@ -414,6 +488,8 @@ def test_functions_of_the_class(name):
     "block_diag": [[1, 2, 0, 0], [0, 0, 6, 7]],
     "logspace": [1, 10, 100],
     "is_tensor": True,
+    "tril_indices": np.tril_indices(3),
+    "triu_indices": np.triu_indices(3),
   }.get(name, data)
   if name == "bernoulli":
     assert got.shape == (2, 3) and got.dtype is dtypes.bool

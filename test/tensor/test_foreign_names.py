@@ -79,6 +79,27 @@ def added():
 
 # by name what NumPy gives, and what is otherwise than above
 WANT = {
+  "addr": (X[:2, :2] + np.outer(Y[0, :2], Z[0, :2]), {"x": X[:2, :2], "y": Y[0, :2], "z": Z[0, :2]}),
+  "diagonal_scatter": (np.array([[1.5, -1.25], [3.0, 0.25]]), {"x": X[:, :2], "y": Y[0, :2]}),
+  "dsplit": (np.dsplit(IMAGE[0], 2), {"x": IMAGE[0]}),
+  "fill_diagonal_": (np.array([[2.0, -1.25], [3.0, 2.0]], np.float32), {"x": X[:, :2]}),
+  "hsplit": (np.hsplit(X[:, :2], 2), {"x": X[:, :2]}),
+  "imag": X.imag,
+  "is_complex": False,
+  "is_contiguous": True,
+  "is_nonzero": (True, {"x": X[0, :1]}),
+  "is_signed": True,
+  "is_sparse": False,
+  "nanmedian": (np.array([1.0, 3.0]), {"x": GAP}),  # PyTorch's, the lower of two in the middle
+  "pin_memory": X,
+  "select_scatter": (np.concatenate((X[:, :2], Y[:, :1]), 1), {"y": Y[:, 0]}),
+  "slice_scatter": (np.concatenate((X[:, :2], Y[:, :1]), 1), {"y": Y[:, :1]}),
+  "stride": [12, 4],
+  "to_dense": X,
+  "trapz": (X[:, 0] + 2 * X[:, 1] + X[:, 2]) / 2,
+  "trapezoid": (X[:, 0] + 2 * X[:, 1] + X[:, 2]) / 2,
+  "vander": (np.vander(X[0], 2), {"x": X[0]}),
+  "vsplit": np.vsplit(X, 2),
   "absolute": np.absolute(X),
   "H": X.T,
   "adaptive_avg_pool2d": (pooled((3, 5)), {"x": IMAGE}),
@@ -295,7 +316,7 @@ SCIPYS = {
   "erfinv": (0.5, 0.4769362762),
   "matrix_exp": ([[0.0, 1.0], [0.0, 0.0]], [[1, 1], [0, 1]]),
 }
-RANDOM = {"normal_", "uniform_", "bernoulli", "bernoulli_", "exponential_", "gumbel_softmax"}
+RANDOM = {"normal_", "log_normal_", "uniform_", "bernoulli", "bernoulli_", "exponential_", "gumbel_softmax"}
 GRAPH = {"grad_fn", "new_empty", "retain_grad"}  # tested below
 ARRAYS = {"x": X, "y": Y, "z": Z, "index": INDEX, "edges": EDGES, "mask": MASK}
 OTHERS = {"Tensor": Tensor, "numpy": np, "math": math, "dtypes": dtypes, "dim": 1, "n": 2, "q": 0.3}
@@ -366,7 +387,8 @@ def test_random_ones(name):
   if name.startswith("bernoulli"):
     assert set(np.unique(values)) == {0, 1} and abs(values.mean() - (0.5 if name.endswith("_") else 0.25)) < 0.05
   else:
-    mean = {"normal_": 0, "uniform_": 0.5, "exponential_": 1, "gumbel_softmax": 1 / 2000}[name]
+    values = np.log(values) if name == "log_normal_" else values
+    mean = {"normal_": 0, "log_normal_": 0, "uniform_": 0.5, "exponential_": 1, "gumbel_softmax": 1 / 2000}[name]
     assert abs(values.mean() - mean) < 0.15 and len(np.unique(values)) > 1000
 
 
@@ -469,6 +491,13 @@ def test_a_shape_that_comes_last(name):
   rule, fix = refused(lambda: getattr(Tensor, name)(0, 10, (2, 3)))
   assert rule == f"{name}() takes the shape first" and eval(fix, {"Tensor": Tensor}).shape == (2, 3)
   assert getattr(Tensor, name)(2, 3, 4).shape == (2, 3, 4)
+
+
+def test_a_type_beside_a_device():
+  x = Tensor(X)
+  rule, fix = refused(lambda: x.to("CPU:1", dtypes.int32))
+  out = eval(fix, {"x": x, "device": "CPU:1", "dtype": dtypes.int32})
+  assert rule == "to() takes one argument" and (out.device, out.dtype) == ("CPU:1", dtypes.int32)
 
 
 def test_what_is_put_at_an_index():

@@ -16,6 +16,7 @@ FOREIGN_NAMES = {
   "addcmul": "x + value * y * z",
   "addmm": "x + y @ z",
   "addmv": "x + y @ z",
+  "addr": "x + y.reshape(-1, 1) * z.reshape(1, -1)",
   "adjoint": "x.transpose(-2, -1)",
   "affine_grid": "Tensor.stack(*Tensor.meshgrid((Tensor.arange(n) * 2 + 1) / n - 1, (Tensor.arange(n) * 2 + 1) / n -"
   ' 1, indexing="xy"), Tensor.ones(n, n), dim=-1) @ x.transpose(1, 2).unsqueeze(1)  # (n, n) places',
@@ -67,10 +68,12 @@ FOREIGN_NAMES = {
   "deg2rad": "x * (math.pi / 180)",
   "diag_embed": "x.unsqueeze(-1) * Tensor.eye(x.shape[-1])",
   "diagflat": "x.flatten().diag()",
+  "diagonal_scatter": "Tensor.eye(n, dtype=dtypes.bool).where(y, x)  # of (n, n)",
   "diff": "x[:, 1:] - x[:, :-1]",
   "dim": "x.ndim",
   "dist": "(x - y).square().sum().sqrt()",
   "divide": "x / y",
+  "dsplit": "x.chunk(n, 2)",
   "embedding": "x[index]",
   "equal": "(x == y).all()",
   "erfc": "1 - x.erf()  # digits are lost where x is beyond 2",
@@ -80,6 +83,7 @@ FOREIGN_NAMES = {
   "fft": "numpy.fft.fft(x.numpy())  # an array of complex numbers, which no Tensor holds",
   "fill": "x.assign(x.full_like(value))",
   "fill_": "x.assign(x.full_like(value))",
+  "fill_diagonal_": "x.assign(Tensor.eye(n, dtype=dtypes.bool).where(value, x))  # of (n, n)",
   "fix": "x.trunc()",
   "fliplr": "x.flip(1)",
   "flipud": "x.flip(0)",
@@ -98,8 +102,10 @@ FOREIGN_NAMES = {
   "H": "x.T",
   "hardshrink": "(x.abs() > value).where(x, 0)",
   "heaviside": "(x == 0).where(y, (x > 0).cast(x.dtype))",
+  "hsplit": "x.chunk(n, 1)",
   "huber_loss": "((d := (x - y).abs()) < 1).where(d.square() / 2, d - 0.5).mean()",
   "hypot": "(x.square() + y.square()).sqrt()",
+  "imag": "x.zeros_like()  # there are no complex numbers",
   "index_add": 'x.scatter_reduce(dim, index.unsqueeze(0).expand(y.shape), y, "sum")  # index along the last dim',
   "index_copy": "x.scatter(dim, index.unsqueeze(0).expand(y.shape), y)  # index along the last dim",
   "index_fill": "x.scatter(dim, index.unsqueeze(0).expand((x.shape[0], len(index))), value)  # index along the last"
@@ -107,9 +113,14 @@ FOREIGN_NAMES = {
   "index_select": "x[:, index]",
   "indices": "x.argmax(dim)  # max, sort and others give plain tensors or tuples",
   "inner": "x @ y.T",
+  "is_complex": "False  # there are no complex numbers",
+  "is_contiguous": "True  # a tensor has no strides: its elements are in one order",
   "is_cpu": "x.device",
   "is_cuda": "x.device",
   "is_leaf": "x.requires_grad  # backward fills .grad of all tensors for which it is True",
+  "is_nonzero": "bool(x.item())",
+  "is_signed": "not dtypes.is_unsigned(x.dtype)",
+  "is_sparse": "False  # all tensors are dense",
   "isin": "(x.unsqueeze(-1) == y.flatten()).any(-1)",
   "isneginf": "x == -math.inf",
   "isposinf": "x == math.inf",
@@ -124,6 +135,7 @@ FOREIGN_NAMES = {
   "less_equal": "x <= y",
   "lgamma": "Tensor([math.lgamma(v) for v in x.flatten().tolist()]).reshape(x.shape)  # in Python: no gradient",
   "log1p": "(u := 1 + x).eq(1).where(x, u.isinf().where(u, u.log() * x / (u - 1)))",
+  "log_normal_": "x.assign(x.randn_like().exp())",
   "logaddexp2": "(x * math.log(2)).logaddexp(y * math.log(2)) / math.log(2)",
   "logical_and": "(x != 0) & (y != 0)",
   "logical_or": "(x != 0) | (y != 0)",
@@ -147,6 +159,8 @@ FOREIGN_NAMES = {
   "mv": "x @ y",
   "nan_to_num": "x.isnan().where(0, x.clamp(-3.4028234663852886e38, 3.4028234663852886e38))  # float32's largest",
   "nanmean": "x.isnan().where(0, x).sum(dim) / x.isnan().logical_not().sum(dim)",
+  "nanmedian": "(s := x.isnan().where(math.inf, x).sort(dim)[0]).gather(dim, ((x == x).sum(dim, keepdim=True) - 1) //"
+  " 2).squeeze(dim)",
   "nansum": "x.isnan().where(0, x).sum(dim)",
   "narrow": "x[:, 1:3]",
   "ndimension": "x.ndim",
@@ -162,6 +176,7 @@ FOREIGN_NAMES = {
   "not_equal": "x != y",
   "outer": "x.reshape(-1, 1) * y.reshape(1, -1)",
   "pairwise_distance": "(x - y + 1e-6).square().sum(-1).sqrt()",
+  "pin_memory": "x  # copies to devices take the host's memory as it is",
   "pixel_shuffle": 'x.rearrange("b (c r s) h w -> b c (h r) (w s)", r=n, s=n)',
   "pixel_unshuffle": 'x.rearrange("b c (h r) (w s) -> b (c r s) h w", r=n, s=n)',
   "positive": "x",
@@ -185,12 +200,15 @@ FOREIGN_NAMES = {
   "scatter_add": 'x.scatter_reduce(dim, index, y, "sum")',
   "searchsorted": "(y.unsqueeze(-1) > x).sum(-1)",
   "select": "x[:, n]",
+  "select_scatter": "(Tensor.arange(x.shape[-1]) == n).where(y.unsqueeze(-1), x)  # along the last dim",
   "sgn": "x.sign()",
   "signbit": "x.full_like(1).copysign(x) < 0",
   "sinc": "(x == 0).where(1, (math.pi * x).sin() / (math.pi * x))",
+  "slice_scatter": "x[:, :n].cat(y, x[:, n + y.shape[1] :], dim=1)",
   "smooth_l1_loss": "((d := (x - y).abs()) < 1).where(d.square() / 2, d - 0.5).mean()",
   "softshrink": "x.sign() * (x.abs() - value).relu()",
   "split_with_sizes": "x.split((1, 2), dim)",
+  "stride": "x.numpy().strides  # in bytes, of an array: a tensor has none",
   "subtract": "x - y",
   "swapaxes": "x.transpose(0, 1)",
   "swapdims": "x.transpose(0, 1)",
@@ -203,7 +221,10 @@ FOREIGN_NAMES = {
   "tensordot": 'Tensor.einsum("ij,kj->ik", x, y)  # one letter for each dim',
   "threshold": "(x > value).where(x, 0)",
   "tile": "x.repeat(2, 1)",
+  "to_dense": "x",
   "trace": "x.diagonal().sum()",
+  "trapezoid": "(x[:, 1:] + x[:, :-1]).sum(1) / 2",
+  "trapz": "(x[:, 1:] + x[:, :-1]).sum(1) / 2",
   "true_divide": "x / y",
   "type": "x.cast(dtype)",
   "type_as": "x.cast(y.dtype)",
@@ -212,8 +233,10 @@ FOREIGN_NAMES = {
   "unique": "numpy.unique(x.numpy())",
   "upsample": "x.interpolate((8, 8))",
   "values": "x  # x.max(dim) is the values alone; sort and topk give a tuple",
+  "vander": "x.unsqueeze(-1) ** Tensor.arange(n - 1, -1, -1)",
   "vdot": "(x * y).sum()",
   "view_as": "x.view(y.shape)",
+  "vsplit": "x.chunk(n, 0)",
   "xlogy": "(x == 0).where(0, x * y.log())",
   "zero_": "x.assign(x.zeros_like())",
 }
@@ -248,6 +271,8 @@ FOREIGN_CREATORS = {
   "is_tensor": "isinstance(x, Tensor)",
   "logspace": "10 ** Tensor.linspace(0, 2, 3)",
   "tensor": "Tensor(data)",
+  "tril_indices": "Tensor.ones(n, n).tril().nonzero().T",
+  "triu_indices": "Tensor.ones(n, n).triu().nonzero().T",
   "vstack": "Tensor.cat(x, y, dim=0)",
 }
 # what would take a program of its own
@@ -260,6 +285,12 @@ NO_COUNTERPART = {
   "index_put_": "x[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "at": "y = x.clone(), and then y[index] = value; sums, of an index that comes twice too, are x.scatter_reduce",
   "ctc_loss": "write the recursion over frames as a scan, or give custom_op another library's values and gradients",
+  **dict.fromkeys(("as_strided", "resize_", "set_"), "reshape, expand, flip, slices and unfold make views"),
+  **dict.fromkeys(
+    ("data_ptr", "storage", "untyped_storage"), "no value has an address before it is computed; x.numpy() has one"
+  ),
+  **dict.fromkeys(("istft", "polar", "stft", "view_as_complex"), "keep real and imaginary parts along a dim of two"),
+  **dict.fromkeys(("coalesce", "to_sparse"), "keep values and their indices; x.scatter_reduce adds them up"),
   "grid_sample": "read the four corners with x[:, :, rows, columns], and weigh them; a regular grid: x.interpolate",
 }
 # what functions of torch and jax are that are no methods; layer, path, params as they take them
@@ -318,6 +349,7 @@ FOREIGN_PARAMETERS = {
     "dtype": "x.cast(dtype)",
     "non_blocking": "x.to(device)  # nothing is waited for before a value is read",
     "copy": "x.to(device)",
+    "*more": "x.to(device).cast(dtype)",
   },
   "transpose": {"axes": "x.permute(axes)", "*dims": "x.permute{}"},
   "zeros": {"size": "Tensor.zeros(*size)"},
@@ -374,6 +406,8 @@ def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> 
     if "*dims" in fixes and args[1:] and (len(args) > 3 or isinstance(args[1], (tuple, list))):
       dims = tuple(args[1] if len(args) == 2 else args[1:])
       raise TypeError(with_fix(f"{name}() exchanges two dims", fixes["*dims"].format(dims)))
+    if "*more" in fixes and len(args) > 2:
+      raise TypeError(with_fix(f"{name}() takes one argument", fixes["*more"]))
     return function(*args, **kwargs)
 
   return cast("Function", call)
