@@ -211,8 +211,9 @@ class Analysis:
       else:
         operations += times * (0 if u.dtype is dtypes.index else CARDS[u.op].cost)
         stack.extend((s, times) for s in usual_sources(u))
-    mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
-    self.items.append(Item(fold, mine, accesses, operations))
+    mine = [r for r in self.parallel if r in ranges]
+    mine += sorted(ranges.difference(mine), key=lambda r: r.arg[0])
+    self.items.append(Item(fold, (*mine,), accesses, operations))
 
 
 def lanes_for(r: UOp, most: int) -> int:
