@@ -151,6 +151,8 @@ def batch(first: int, folder: Path, asked: argparse.Namespace) -> list[str]:
       wrong += faults(got, want, ROUGH[script.dtype]) if way == "hosts" else bits(got, want)
       if wrong:
         found.append(f"{script}\n# process {i}: {'; '.join(wrong[:4])}\n")
+    if found:  # processes that have not done the same do not go on together
+      break
   return [f"# --seed {first} --batch {asked.batch} --count 1 --processes {n}, by {way}\n{x}" for x in found]
 
 

@@ -7,6 +7,7 @@ from tinygrad import Tensor, TinyJit, Variable, dtypes
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Sharding
 from tinygrad.engine import program_order
+from tinygrad.engine.canonical import canonical
 from tinygrad.engine.compile import _programs
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.realize import realize
@@ -237,3 +238,10 @@ def test_equal_values_that_are_computed_before_a_capture_share_no_memory(again):
     step(Tensor([1.0]).realize())
   a.assign(a + 1)
   assert (a.item(), b.item(), x.tolist()) == (4.0, 3.0, [2.0, 3.0])
+
+
+def test_variables_come_in_the_order_of_their_names():
+  """Whatever their values: what processes are about to do is compared by its text."""
+  names = [f"v{i}" for i in range(9)]
+  x = sum(Tensor(Variable(name, 0, 9).bind(4)) for name in reversed(names))
+  assert list(canonical(UOp.sink(x.uop))[2].items()) == [(name, 4) for name in names]

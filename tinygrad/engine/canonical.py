@@ -17,7 +17,7 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
   buffers: list[UOp] = []
   values: dict[str, int] = {}
   mapping = {v.bind(n): v for v, n in sink.bound}
-  for v, n in sorted(sink.bound, key=lambda x: x[1]):
+  for v, n in sorted(sink.bound, key=lambda x: (x[0].arg[0], x[1])):
     if (known := values.setdefault(v.arg[0], n)) != n:
       problem = f"variable {v.arg[0]} is bound to {known} and to {n} in one computation"
       raise ValueError(f"{problem}\n  fix: realize what has the one value first, or use two names")
