@@ -133,6 +133,28 @@ def test_one_hot():
   assert Tensor([1]).one_hot(2).dtype is dtypes.int32
 
 
+@pytest.mark.parametrize("dtype", [dtypes.bool, *dtypes.ints])
+def test_classes_that_a_type_does_not_hold(dtype):
+  """Of 300 classes 0 and 256 are not the same, whatever holds the labels."""
+  labels = Tensor([0, 1, 1, 0], dtype=dtype) if dtype is dtypes.bool else Tensor([0, 44, 127, 0], dtype=dtype)
+  which, x = labels.numpy().astype(np.int64), np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32)
+  close(labels.one_hot(300), np.eye(300, dtype=np.int32)[which])
+  log_softmax = x - np.log(np.exp(x).sum(1, keepdims=True))
+  close(Tensor(x).cross_entropy(labels.int() if dtype is dtypes.bool else labels), -log_softmax[range(4), which].mean())
+  if dtypes.is_int(dtype) and not dtypes.is_unsigned(dtype):
+    close(Tensor([-1], dtype=dtype).one_hot(300), np.zeros((1, 300), np.int32))
+
+
+def test_places_beyond_int32():
+  n = 2**31 + 2
+  x = Tensor.zeros(n, dtype=dtypes.uint8)  # without memory
+  x[n - 1] = 7  # elements have numbers that int32 does not hold
+  assert x.shape == (n,) and x.dtype is dtypes.uint8
+  assert Tensor.zeros(n).nonzero(size=1).dtype is Tensor.zeros(n).cummax()[1].dtype is dtypes.int64
+  assert Tensor.zeros(9).nonzero(size=1).dtype is Tensor.zeros(9).nonzero().dtype is dtypes.int32
+  assert Tensor([n - 1], dtype=dtypes.int64).one_hot(n)[0, n - 2 :].tolist() == [0, 1]
+
+
 def test_masked_select_and_nonzero():
   x = np.array([[0, 3, 0], [5, 0, 7]])
   close(Tensor(x).masked_select(Tensor(x > 2)), [3, 5, 7])

@@ -31,6 +31,11 @@ def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
   return dims
 
 
+def type_of_places(n: sint) -> DType | None:
+  """That of the numbers below n: int64 where int32 does not hold them, else the usual one."""
+  return dtypes.int64 if (n if isinstance(n, int) else n.vmax) > dtypes.max(dtypes.int32) else None
+
+
 class Creation(Math):
   """Keywords of every method: `dtype`, `device` (a name, names or a `Sharding`), `requires_grad`."""
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from tinygrad.device import Sharding
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import dtypes, holds_number
 from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import ceildiv, make_tuple, numpy, prod
 from tinygrad.mixin.base import Base, also_named, broadcast_shape, check_choice, common_shape, mismatch, sint
+from tinygrad.mixin.creation import type_of_places
 from tinygrad.mixin.movement import value_now
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.ops import Trait, having
@@ -243,7 +244,12 @@ class Indexing(Reduce):
 
   def _one_hot(self, n: sint, dim: int = -1) -> Self:
     """bool, with a new dim `dim` of n classes."""
-    return self.unsqueeze(dim).eq(self.arange(n).cast(self.dtype)._lined(self._dim(dim, extra=True), self.ndim + 1))
+    x, classes = self, self.arange(n, dtype=type_of_places(n))
+    if dtypes.is_bool(x.dtype) or not holds_number(x.dtype, (n if isinstance(n, int) else n.vmax) - 1):
+      x = x.cast(classes.dtype)  # in x's a class would be another one, too
+    else:
+      classes = classes.cast(x.dtype)
+    return x.unsqueeze(dim).eq(classes._lined(self._dim(dim, extra=True), self.ndim + 1))
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
@@ -264,8 +270,8 @@ class Indexing(Reduce):
     return found if not fill_value else places.lt(0).where(fill_value, found)
 
   def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
-    """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
-    realised first.
+    """int32 (count, ndim), int64 among 2**31 and more: where the elements are not 0, in row-major order. With `size`
+    cut or filled; without, it is realised first.
     Shape: `(..) -> (count, ndim)`.
 
     Examples:
@@ -274,11 +280,12 @@ class Indexing(Reduce):
     """
     if size is None:
       here = self.device.with_dims(()) if isinstance(self.device, Sharding) else self.device
-      return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
+      large = any(type_of_places(n) is not None for n in self.shape)
+      return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int64 if large else numpy.int32), here)
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
-    place = self.arange(n)._scattered(hit.bool().where(rank, -1), size, Ops.MAX)
+    place = self.arange(n, dtype=type_of_places(n))._scattered(hit.bool().where(rank, -1), size, Ops.MAX)
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -315,7 +322,8 @@ class Indexing(Reduce):
       return
     # number every element, read the numbers as the index reads, and put values at the numbers that were read
     # (from 1: what no index reads is 0, and goes to -1, which is nowhere)
-    numbers = self.arange(1, prod(self.shape) + 1).reshape(self.shape)[indices].sub(1)
+    most = prod(self.shape) + 1
+    numbers = self.arange(1, most, dtype=type_of_places(most)).reshape(self.shape)[indices].sub(1)
     places, values = numbers.flatten(), new._fit(numbers.shape).flatten()
     if isinstance(places.shape[0], int) and places.shape[0] == 0:
       return
@@ -332,7 +340,9 @@ class Indexing(Reduce):
 
   def _put(self, places: Self, values: Self) -> Self:
     """This vector with values[k] at places[k]; the last of several stays."""
-    last = self.arange(places.shape[0])._scattered(places, self.shape[0], Ops.MAX)
+    last = self.arange(places.shape[0], dtype=type_of_places(places.shape[0]))._scattered(
+      places, self.shape[0], Ops.MAX
+    )
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
@@ -355,7 +365,9 @@ class Indexing(Reduce):
     if not self.ndim:
       return self.reshape(1).scatter(d, index, value).reshape(())
     places, values = self._places(d, index, value)
-    numbers = self.arange(places.shape[d])._lined(d, self.ndim)._expand_to(places.shape)
+    numbers = (
+      self.arange(places.shape[d], dtype=type_of_places(places.shape[d]))._lined(d, self.ndim)._expand_to(places.shape)
+    )
     last = self._reduced(d, places, numbers, Ops.MAX)
     return last.lt(0).where(self, values.gather(d, last))
 
