@@ -199,6 +199,11 @@ class Creation(Math):
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
 
   @classmethod
+  def _numbers(cls, n: sint) -> Self:
+    """0 to n - 1, of a type that holds them."""
+    return cls.arange(n, dtype=type_of_places(n))
+
+  @classmethod
   def linspace(cls, start: Any, stop: Any, steps: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """`steps` evenly spaced numbers, both ends included. The ends may be tensors of one element, read when the result
     is; a tensor that gives `steps` is read at once. ValueError for a negative number of steps, TypeError for what is

@@ -244,7 +244,7 @@ class Indexing(Reduce):
 
   def _one_hot(self, n: sint, dim: int = -1) -> Self:
     """bool, with a new dim `dim` of n classes."""
-    x, classes = self, self.arange(n, dtype=type_of_places(n))
+    x, classes = self, self._numbers(n)
     if dtypes.is_bool(x.dtype) or not holds_number(x.dtype, (n if isinstance(n, int) else n.vmax) - 1):
       x = x.cast(classes.dtype)  # in x's a class would be another one, too
     else:
@@ -285,7 +285,7 @@ class Indexing(Reduce):
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
-    place = self.arange(n, dtype=type_of_places(n))._scattered(hit.bool().where(rank, -1), size, Ops.MAX)
+    place = self._numbers(n)._scattered(hit.bool().where(rank, -1), size, Ops.MAX)
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -340,9 +340,7 @@ class Indexing(Reduce):
 
   def _put(self, places: Self, values: Self) -> Self:
     """This vector with values[k] at places[k]; the last of several stays."""
-    last = self.arange(places.shape[0], dtype=type_of_places(places.shape[0]))._scattered(
-      places, self.shape[0], Ops.MAX
-    )
+    last = self._numbers(places.shape[0])._scattered(places, self.shape[0], Ops.MAX)
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
@@ -365,9 +363,7 @@ class Indexing(Reduce):
     if not self.ndim:
       return self.reshape(1).scatter(d, index, value).reshape(())
     places, values = self._places(d, index, value)
-    numbers = (
-      self.arange(places.shape[d], dtype=type_of_places(places.shape[d]))._lined(d, self.ndim)._expand_to(places.shape)
-    )
+    numbers = self._numbers(places.shape[d])._lined(d, self.ndim)._expand_to(places.shape)
     last = self._reduced(d, places, numbers, Ops.MAX)
     return last.lt(0).where(self, values.gather(d, last))
 

@@ -9,7 +9,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, also_named, mismatch, sint
-from tinygrad.mixin.creation import Creation, type_of_places
+from tinygrad.mixin.creation import Creation
 from tinygrad.mixin.math import in_float32
 from tinygrad.transforms.tangent_rules import custom_jvp
 from tinygrad.uop import Ops, UOp, is_int
@@ -320,8 +320,7 @@ class Reduce(Creation):
     if dtypes.is_float(self.dtype):
       hit = hit.bitwise_or(self.isnan())
     n = self.shape[dim]
-    places = self.arange(n, dtype=type_of_places(n))
-    return hit.where(places._lined(dim, self.ndim), n).min(dim, keepdim)
+    return hit.where(self._numbers(n)._lined(dim, self.ndim), n).min(dim, keepdim)
 
   def _check_some(self, name: str, axis: int | None) -> None:
     """ValueError where a position is asked for among no elements."""
@@ -431,8 +430,7 @@ class Reduce(Creation):
     if not self.ndim:
       return values, self._wrap(UOp.const(dtypes.int32, 0))
     dim = self._dim(axis)
-    places = self.arange(self.shape[dim], dtype=type_of_places(self.shape[dim]))
-    return values, hit.where(places._lined(dim, self.ndim), 0)._running(dim, Ops.MAX, 0)
+    return values, hit.where(self._numbers(self.shape[dim])._lined(dim, self.ndim), 0)._running(dim, Ops.MAX, 0)
 
   @also_named(dim="axis")
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
