@@ -287,3 +287,18 @@ def test_names_that_standard_output_cannot_show_end_no_program(tmp_path):
   assert done.returncode == 0 and "3.0\n" in done.stdout and "e.py:2" in done.stdout
   assert done.stderr == f"VIZ: wrote {tmp_path / 'v.html'}\n"
   assert "<title>" in (tmp_path / "v.html").read_text(encoding="utf-8") and events_of(tmp_path / "t.json")
+
+
+def test_a_reader_who_leaves_ends_no_program(tmp_path):
+  """DEBUG=2 for `head -1`: the computation goes on, and nothing is said of the pipe."""
+  script = tmp_path / "many.py"
+  script.write_text(
+    "import sys\nfrom tinygrad import Tensor\n"
+    "for i in range(40): (Tensor.ones(i + 3) * 2).sum().realize()\nprint('done', file=sys.stderr)\n"
+  )
+  env = {**os.environ, "DEBUG": "2", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+  program = subprocess.Popen([sys.executable, str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert b"CPU" in program.stdout.readline()
+  program.stdout.close()
+  said = program.stderr.read().decode()
+  assert (program.wait(), said) == (0, "done\n")

@@ -411,6 +411,13 @@ def test_multinomial_draws_by_weight():
   assert Tensor([[1.0, 0.0], [0.0, 1.0]]).multinomial().tolist() == [[0], [1]]
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_multinomial_draws_nothing_of_a_weight_below_zero(replacement):
+  rows = Tensor([[0.5, -0.5, 1.0, 0.25]]).expand(500, 4)
+  counts = np.bincount(rows.multinomial(2, replacement).numpy().reshape(-1), minlength=4)
+  assert counts[1] == 0 and counts[[0, 2, 3]].min() > 0
+
+
 def test_multinomial_of_one_dim_and_of_a_scalar():
   Tensor.manual_seed(3)
   assert Tensor([2.0]).multinomial(4, replacement=True).tolist() == [0] * 4

@@ -15,12 +15,14 @@ def leave_output() -> None:
 
 
 def say(text: str) -> None:
-  """Prints what was asked to be told of a computation, which goes on: characters that standard output has not, as in a
-  file's name, become escapes."""
+  """Prints what was asked to be told of a computation, which goes on, whether or not it is still read, as by `head`:
+  characters that standard output has not, as in a file's name, become escapes."""
   try:
     print(text)
   except UnicodeEncodeError:
     print(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
+  except BrokenPipeError:
+    leave_output()
 
 
 @contextlib.contextmanager

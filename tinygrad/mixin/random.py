@@ -383,8 +383,8 @@ class Random(Indexing):
     """int32 positions drawn with probability proportional to the elements of the last dim; (n,) or (rows, n). A scalar
     is a row of one.
 
-    Without replacement by the exponential race: the k least of -log(u)/p. A row that has no positive sum, or holds a
-    NaN, gives some position in it.
+    Without replacement by the exponential race: the k least of -log(u)/p. What is below 0 counts as 0. A row that has
+    no positive sum, or holds a NaN, gives some position in it.
     ValueError for more than two dims, for no samples, and without replacement for more than there are.
     Shape: `(n) -> (num_samples) or (rows, n) -> (rows, num_samples)`.
 
@@ -402,7 +402,7 @@ class Random(Indexing):
     if not replacement and isinstance(self.shape[-1], int) and num_samples > self.shape[-1]:
       rule = f"cannot draw {num_samples} of {self.shape[-1]} without replacement"
       raise ValueError(f"multinomial: {rule}\n  fix: replacement=True")
-    weight = self.reshape(-1, self.shape[-1]).float()
+    weight = self.reshape(-1, self.shape[-1]).float().maximum(0)
     if not replacement and num_samples > 1:
       draw = weight.rand_like().sub(1, reverse=True).log().neg().div(weight)
       picked = weight.gt(0).where(draw, math.inf).topk(num_samples, -1, largest=False)[1]
