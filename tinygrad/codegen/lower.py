@@ -103,7 +103,7 @@ def schedule_nests(whole: UOp, target: Target, heuristic: Heuristic, held: bool 
     if held and any(u.op is Ops.SCRATCH and u.arg[0] + u.arg[2] > target.scratch for u in closed.toposort()):
       return schedule_nests(whole, target, heuristic, False)
   if DEBUG >= 3:
-    print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
+    say("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
   if VIZ:
     recorder.scheduled(room.steps)
   return closed if grid else UOp.sink(*itertools.chain.from_iterable(out))

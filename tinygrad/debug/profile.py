@@ -113,8 +113,8 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   if VIZ and DEBUG < 2:
     return ops, nbytes
   where = f"{model}, {cores()} cores" if processor else "one device"
-  print(f"*** {kind}: % is of the nearer of two bounds, measured on {where}:")
-  print(f"*** {kind}: {ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)")
+  say(f"*** {kind}: % is of the nearer of two bounds, measured on {where}:")
+  say(f"*** {kind}: {ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)")
   return ops, nbytes
 
 

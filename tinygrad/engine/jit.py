@@ -21,7 +21,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.forms import NUMBER, as_given, generalize
 from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, before_replays, limits, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, PROCESS, at_fork, html_table, living, settings_from, uninterrupted, walk
+from tinygrad.helpers import DEBUG, JIT, PROCESS, at_fork, html_table, living, say, settings_from, uninterrupted, walk
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
@@ -562,5 +562,5 @@ class TinyJit(Generic[A, R]):
       )
       left.leave(left.beside(result), given)
       if DEBUG >= 1:
-        print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
+        say(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -17,7 +17,7 @@ from tinygrad.device.machine import simulated
 from tinygrad.engine.jit import realize_all
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Work, watchers
-from tinygrad.helpers import SIM, Context, ContextVar, walk
+from tinygrad.helpers import SIM, Context, ContextVar, say, walk
 from tinygrad.runtime import cuda, null
 from tinygrad.simulation.machine import ClusterError, cluster_of
 from tinygrad.simulation.pictures import duration
@@ -120,17 +120,17 @@ class Session:
   def finish(self) -> None:
     """Prints what the program took; its longest part, over all of its runs, in full, and to SIM_FILE."""
     if not self.programs:
-      print(f"SIM={self.cluster.name}: nothing has run on simulated devices")
+      say(f"SIM={self.cluster.name}: nothing has run on simulated devices")
       return
     found = [simulation(p, self.cluster) for p in self.programs.values()]
     takes = [s.program.times * s.seconds for s in found]
     first, runs = found[takes.index(max(takes))], sum(s.program.times for s in found)
     said = f"{duration(sum(takes))} in {runs} runs of {len(found)} programs"
-    print(f"SIM={self.cluster.name}: {said}; most of it is {first.program.times} times this one")
-    print(first)
+    say(f"SIM={self.cluster.name}: {said}; most of it is {first.program.times} times this one")
+    say(str(first))
     if SIM_FILE.value:
       first.save(SIM_FILE.value)
-      print(f"written: {SIM_FILE.value}")
+      say(f"written: {SIM_FILE.value}")
 
 
 def begin(text: str) -> Session:

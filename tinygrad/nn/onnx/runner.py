@@ -26,7 +26,7 @@ from typing import Any
 from tinygrad.device import HOST_DEVICE, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.canonical import canonical
-from tinygrad.helpers import DEBUG, LazyModule, numpy
+from tinygrad.helpers import DEBUG, LazyModule, numpy, say
 from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx.values import (
   HOST,
@@ -147,7 +147,7 @@ class OnnxRunner:
       with _told(f"the node {node.op_type} {node.name!r} of {', '.join(map(_describe, inputs))} fails"):
         outputs = self._node(node, inputs, values, opset)
       if debug >= 2:
-        print(f"{node.op_type:24} {', '.join(map(_describe, outputs))}")
+        say(f"{node.op_type:24} {', '.join(map(_describe, outputs))}")
       values.update((name, out) for name, out in zip(node.output, outputs) if name)
 
   def _node(self, node: Any, inputs: list[Any], values: Values, opset: dict[str, int]) -> Sequence[Any]:
