@@ -389,7 +389,7 @@ def test_who_looks_where_a_process_is_keeps_nothing_that_it_has_left():
   sys.setswitchinterval(1e-6)
   thread.start()
   try:
-    while len(looks) < 1000:
+    while len(looks) < 400:
       assert left()() is None
   finally:
     over.set()
