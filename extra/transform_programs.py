@@ -346,7 +346,7 @@ def looped(b: Body) -> None:
   f = b.function((carry,), lambda inner, p: f"({like(value, inner, f'{p}[0]')}, {p}[1] + 1)", alone)
   if b.maker.mode == "donated":
     b.maker.refusals |= {"while_loop between assignments", "while_loop in a graph"}
-  if (b.around.captured or b.maker.mode in ("captured", "donated")) and re.search(r"scan|while_loop", str(f)):
+  if re.search(r"scan|while_loop", str(f)):
     b.maker.refusals.add("loops in a captured while_loop")
   b.add(f"while_loop({condition.name}, {f.name}, ({text}, {start}))", condition, f)
 
@@ -528,6 +528,8 @@ class Program:
         self.main = self.drawn()
     finally:
       Course.draft = False
+    if self.mode not in ("captured", "donated") and "replayed(" not in str(self.main):  # which may read any loop
+      self.refusals.discard("loops in a captured while_loop")
 
   def drawn(self) -> Function:
     body = Body(self, None, Around())

@@ -4,7 +4,22 @@ computed again, and no more."""
 import numpy as np
 import pytest
 
-from tinygrad import Mesh, P, Tensor, TinyJit, checkpoint, checkpoint_policies, grad, jvp, nn, scan, shard_map, vmap
+from tinygrad import (
+  Mesh,
+  P,
+  Tensor,
+  TinyJit,
+  checkpoint,
+  checkpoint_policies,
+  dtypes,
+  grad,
+  hessian,
+  jvp,
+  nn,
+  scan,
+  shard_map,
+  vmap,
+)
 from tinygrad.engine.compile import plan_of
 from tinygrad.helpers import Context
 from tinygrad.schedule import schedule as scheduling
@@ -162,6 +177,16 @@ def test_constants_of_a_rule_wait_for_no_gradient_once_their_moves_are_dropped()
   loss = x.cross_entropy(Tensor(np.array([0, 1], np.int32)).shard(("CPU", "CPU:1")))
   got, want = (grad(f)(loss).numpy() for f in (lambda y: checkpoint(Tensor.abs)(y).sin(), lambda y: y.abs().sin()))
   np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_constant_that_waits_for_a_gradient_lives_anywhere():
+  """Where the gradient is differentiated, too, it is built anew on what has a device."""
+  x = Tensor([1.0, 2.0, 0.5])
+  number = UOp.const(dtypes.int32, 1)
+  assert UOp.build(Ops.WAIT, number.dtype, (number, x.uop)).device is None
+  kept = checkpoint(lambda y: y.cumsum().sin().sum(), checkpoint_policies.everything_saveable)
+  want = hessian(lambda y: y.cumsum().sin().sum())(x).numpy()
+  np.testing.assert_allclose(hessian(kept)(x).numpy(), want, rtol=1e-6)
 
 
 def test_in_compositions():

@@ -316,7 +316,8 @@ class UOp:
         slow, device = (slow or device is not None), d
     if not slow and ((one := device is None or type(device) is str) or (op in _KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
-      u.device = device
+      if op is not Ops.WAIT:  # which is where its value is, whatever it waits for
+        u.device = device
       told = Hooks.lines or VIZ.value or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2
       return u if one and not told else u.stamp()
     u = Hooks.build(op, dtype, src, arg).stamp()
