@@ -431,26 +431,40 @@ class NN(Linalg):
       (2, 4, 8)
     """
     q, k, v = self, key, value
-    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-      rule = "q and k must have one width (dim -1), k and v one length (dim -2)"
-      mismatch("attention", rule, (q.uop, k.uop, v.uop), "bring them to (.., heads, length, width)")
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
+    self._check_attention(k, v, attn_mask, enable_gqa)
+    if grouped := enable_gqa and min(q.ndim, k.ndim) > 2 and q.shape[-3] != k.shape[-3]:
       heads, shared = q.shape[-3], k.shape[-3]
-      if heads % shared:
-        rule, fix = "the heads of q must be a multiple of those of k", "check the order of dims: heads are dim -3"
-        mismatch("attention", rule, (q.uop, k.uop), fix)
       q, k, v = q.unflatten(-3, (shared, heads // shared)), k.unsqueeze(-3), v.unsqueeze(-3)
     wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
     scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
     if is_causal:
       scores = self._tri(q.shape[-2], k.shape[-2], 1).where(-math.inf, scores)
     if attn_mask is not None:
-      if q.ndim > self.ndim and attn_mask.ndim >= 3:
+      if grouped and attn_mask.ndim >= 3:
         attn_mask = attn_mask.unflatten(-3, (1, 1) if attn_mask.shape[-3] == 1 else q.shape[-4:-2])
       scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores.add(attn_mask)
     weights = scores.softmax(-1) if attn_mask is None else scores._softmax_or_zeros()
     out = weights.cast(self.dtype).dropout(dropout_p).dot(v)
-    return out.reshape((*self.shape[:-1], v.shape[-1])) if q.ndim > self.ndim else out
+    return out.flatten(-4, -3) if grouped else out
+
+  def _check_attention(self, k: Self, v: Self, mask: Self | None, shares: bool) -> None:
+    """ValueError for shapes that do not belong together; `shares`: several heads may have one of k and v."""
+    us, order = (self.uop, k.uop, v.uop), "bring them to (.., heads, length, width)"
+    if min(u.ndim for u in us) < 2 or self.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+      mismatch("attention", "q and k must have one width (dim -1), k and v one length (dim -2)", us, order)
+    heads, fewer = (u.shape[-3] if min(u.ndim for u in us) > 2 else 1 for u in us[:2])
+    if shares and heads != fewer and heads % fewer:
+      fix = "check the order of dims: heads are dim -3"
+      mismatch("attention", "the heads of q must be a multiple of those of k", us[:2], fix)
+    batch, outer = (broadcast_shape(*(u.shape[:end] for u in us)) for end in (-3, -2))
+    if (batch if shares else outer) is None:
+      several = batch is not None and heads != fewer and heads % fewer == 0
+      fix = "enable_gqa=True: several heads of q have one of k and v" if several else order
+      mismatch("attention", "the dims before the last two must be equal or 1", us, fix)
+    scores = (*(outer or (*(batch or ()), heads)), self.shape[-2], k.shape[-2])
+    if mask is not None and broadcast_shape(mask.shape, scores) is None:
+      fix = f"a mask of shape {scores[-2:]}, of (1, 1, ..) before these, or of {scores}"
+      mismatch("attention", f"the mask must repeat along the scores, which are {scores}", (*us[:2], mask.uop), fix)
 
   # ---- losses
 
