@@ -107,7 +107,10 @@ def test_gradients_against_differences(name):
 def test_embedding():
   layer = nn.Embedding(5, 3)
   close(layer(Tensor([[0, 4], [2, 2]])), layer.weight.numpy()[[[0, 4], [2, 2]]])
-  close(layer(Tensor([5, -1])), np.zeros((2, 3)))
+  close(layer(Tensor([4, -2]) + 1), np.zeros((2, 3)))
+  for numbers, rule in (([0, 5], r"5 is no row of 5(.|\n)*nn.Embedding\(6, 3\)"), ([-1, 2], r"-1 is no row of 5")):
+    with pytest.raises(IndexError, match=rule):
+      layer(Tensor(np.array(numbers)))
   with pytest.raises(TypeError, match="needs integers"):
     layer(Tensor([1.0]))
 

@@ -590,16 +590,20 @@ class NN(Linalg):
       fix = "give both one shape, e.g. x.squeeze(-1) or Y.unsqueeze(-1)"
       mismatch(name, "the targets must have the shape of x, or repeat along its dims", (self.uop, Y.uop), fix)
 
+  def _outside(self, n: sint, allowed: int | None = None) -> int | None:
+    """The first element that is not in [0, n), nor `allowed`; None where elements are not known, as those of a list or
+    an array are as yet."""
+    numbers = _known(self.uop) if isinstance(n, int) else None
+    if numbers is None or not numbers.size or (numbers.min() >= 0 and numbers.max() < n):
+      return None
+    return next((x for x in numbers[(numbers < 0) | (numbers >= n)].tolist() if x != allowed), None)
+
   def _check_labels(self, name: str, Y: Self, dim: int, ignored: int | None) -> None:
-    """IndexError for a label that is no class, where labels are known: as yet a list or an array."""
-    n, labels = self.shape[dim], _known(Y.uop)
-    if labels is None or not isinstance(n, int) or not labels.size or (labels.min() >= 0 and labels.max() < n):
-      return
-    for bad in labels[(labels < 0) | (labels >= n)].tolist():
-      if bad != ignored:
-        fix = f"give labels from 0 to {n - 1}"
-        fix += f"; to leave these out: ignore_index={bad}"
-        mismatch(name, f"label {bad} is no class of {n}", (self.uop, Y.uop), fix, IndexError)
+    """IndexError for a label that is no class, where labels are known."""
+    n = self.shape[dim]
+    if (bad := Y._outside(n, ignored)) is not None:
+      fix = f"give labels from 0 to {n - 1}; to leave these out: ignore_index={bad}"
+      mismatch(name, f"label {bad} is no class of {n}", (self.uop, Y.uop), fix, IndexError)
 
   def _of_class(self, Y: Self, dim: int) -> Self:
     """The element of class Y along `dim`; 0 where there is no such class."""

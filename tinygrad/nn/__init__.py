@@ -208,7 +208,8 @@ def ConvTranspose1d(
 
 
 class Embedding(_Layer):
-  """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros.
+  """Integers (..) -> rows of weight (.., embed_size). IndexError for a number of a list or an array that is not in
+  [0, vocab_size); one that was computed gives zeros.
   Shape: `(..) -> (.., embed_size)`.
 
   Examples:
@@ -224,6 +225,10 @@ class Embedding(_Layer):
   def __call__(self, idx: Tensor) -> Tensor:
     if not dtypes.is_int(idx.dtype):
       raise TypeError(f"Embedding needs integers, got {idx.dtype}\n  fix: cast the index, e.g. idx.int()")
+    n = self.weight.shape[0]
+    if (bad := idx._outside(n)) is not None:
+      fix = f"nn.Embedding({bad + 1}, {self.embed_sz}), or numbers to {n - 1}" if bad > 0 else "idx.maximum(0)"
+      raise IndexError(f"Embedding: {bad} is no row of {n}\n  fix: {fix}")
     return self.weight._rows(idx)
 
 
