@@ -53,7 +53,7 @@ from tinygrad.helpers import (
   prod,
   uninterrupted,
 )
-from tinygrad.mixin.arrays import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
+from tinygrad.mixin.arrays import READ_OUTSIDE, Held, check_countable, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.data import node_of
 from tinygrad.mixin.differentiation import Differentiation
@@ -689,6 +689,11 @@ class Tensor(Differentiation, metaclass=_Training):
       mismatch("assign", "the value must broadcast to the target", (self.uop, v.uop), "reshape the value to the target")
     self._write(self.uop, v._expand_to(self.shape).uop)
     return self
+
+  def _counted(self) -> Any:
+    """The bools of which the True ones are to be counted, as a numpy array."""
+    check_countable(self.uop)
+    return self.numpy()
 
   def _write(self, view: UOp, value: UOp) -> None:
     """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""

@@ -28,6 +28,7 @@ from tinygrad import (
   vmap,
 )
 from tinygrad.device import DeviceError
+from tinygrad.engine.errors import JitError
 
 D2 = ("CPU:0", "CPU:1")
 D4 = tuple(f"CPU:{i}" for i in range(4))
@@ -127,6 +128,18 @@ MISTAKES = [
   ("too_many_indices", lambda: ones(2, 3)[0, 0, 0], IndexError, ["3 indices for the 2 dims", "fix: "]),
   ("index_is_a_float", lambda: ones(2, 3)[Tensor([0.0])], IndexError, ["float32", r"fix: use index.int\(\)"]),
   ("mask_shape", lambda: ones(2, 3)[Tensor([True])], IndexError, ["mask", r"bool\[1\]", "fix: .*mask.where"]),
+  (
+    "mask_under_vmap",
+    lambda: vmap(lambda x: x[x > 0])(ones(2, 3)),
+    JitError,
+    ["how many elements of bool", "fix: x.mas"],
+  ),
+  (
+    "mask_while_captured",
+    lambda: [step(ones(3)) for step in [TinyJit(lambda x: x[x > 0].realize())] for _ in "ab"],
+    JitError,
+    [r"how many elements of bool\[3\]", "fix: x.masked_select"],
+  ),
   ("mask_values", lambda: ones(4).__setitem__(Tensor([True] * 4), ones(3)), ValueError, [r"\(4,\)", "fix: "]),
   ("index_of_a_list", lambda: ones(2, 3)[[0, 5]], IndexError, ["index 5 is out of range for dim 0", "fix: .* -2 to 1"]),
   ("index_of_an_array", lambda: ones(2, 3)[:, np.array([[0, -4]])], IndexError, ["index -4", "dim 1", r"\(2, 3\)"]),

@@ -458,6 +458,10 @@ class Base:
       return self
     return self._new(u.cast(d) if d is not dtypes.bool else u.alu(Ops.CMPNE, u.const_like(0)))
 
+  def _counted(self) -> Any:
+    """The bools of which the True ones are to be counted, as a numpy array."""
+    raise NotImplementedError
+
   def numpy(self) -> Any:
     """The value as a numpy array.
 

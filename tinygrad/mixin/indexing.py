@@ -281,7 +281,7 @@ class Indexing(Reduce):
     if size is None:
       here = self.device.with_dims(()) if isinstance(self.device, Sharding) else self.device
       large = any(type_of_places(n) is not None for n in self.shape)
-      return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int64 if large else numpy.int32), here)
+      return type(self)(numpy.argwhere(self.bool()._counted()).astype(numpy.int64 if large else numpy.int32), here)
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
