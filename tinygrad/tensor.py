@@ -57,7 +57,7 @@ from tinygrad.mixin.arrays import READ_OUTSIDE, Held, check_countable, check_out
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.data import node_of
 from tinygrad.mixin.differentiation import Differentiation
-from tinygrad.mixin.foreign_names import creator_here, with_fix
+from tinygrad.mixin.foreign_names import creator_here, memory_method, with_fix
 from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
@@ -585,6 +585,7 @@ class Tensor(Differentiation, metaclass=_Training):
     bits = self if kind.fmt is not None else self.bitcast(f"uint{kind.bitsize}")
     return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self._stored_grad)
 
+  @memory_method
   def data(self) -> memoryview:
     """The value as a memoryview with its format and shape. TypeError for types of which a memoryview has none.
 

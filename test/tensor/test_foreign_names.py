@@ -578,3 +578,49 @@ def test_an_update_that_leaves_the_tensor_as_it_is():
     x.at[0]
   (y := x.clone())[0] = 9  # as the fix says
   assert y[0].tolist() == [9, 9, 9] and x.tolist() == X.tolist()
+
+
+def give(x):
+  x.data = x.detach() * 3.0
+
+
+def give_product(x):
+  x.data *= 3.0
+
+
+def write_row(x):
+  x.data[0] = 3.0
+
+
+@pytest.mark.parametrize(
+  "ask, fix, want",
+  [
+    (give, "x.assign(y)", Y),
+    (give_product, "x.assign(x.detach().mul(y))", X * Y),
+    (write_row, "x[index] = value", np.stack([X[0] * 0 + 2, X[1]])),
+    (lambda x: x.data.copy_(x), "x.assign(y)", Y),  # a target network's weights
+    (lambda x: x.data.clamp_(-1, 1), "x.assign(x.clamp(...))", X.clip(-1, 1)),  # a critic's
+    (lambda x: 0.9 * x.data, "x.detach()", X),
+    (lambda x: x.data - 1.0, "x.detach()", X),
+    (lambda x: x.data[0], "x.detach()", X),
+    (lambda x: x.data > 0, "x.detach()", X),
+    (lambda x: x.data.shape, "x.detach().shape", (2, 3)),
+  ],
+)
+def test_what_pytorch_does_with_data_is_an_error_with_what_does_it_here(ask, fix, want):
+  """There `x.data` is a tensor, which programs write to; here it is a method that gives the memory."""
+  x, y = Tensor(X, requires_grad=True), Tensor(Y)
+  with pytest.raises((AttributeError, TypeError), match="x.data is no tensor") as e:
+    ask(x)
+  assert str(e.value).partition("fix: ")[2] == fix
+  values = {"x": x, "y": y, "index": 0, "value": 2.0}
+  code = fix.replace("...", "-1, 1")
+  if " = " in code:
+    exec(code, values)
+  got = x if " = " in code else eval(code, values)
+  check(got, want)
+  assert x.data().tolist() == x.tolist()
+
+
+def test_of_no_tensor_data_is_the_method():
+  assert Tensor.data.__name__ == "data" and not hasattr(Tensor(X).data, "no_such")

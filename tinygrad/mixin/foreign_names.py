@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -411,3 +411,60 @@ def without_foreign(name: str, function: Function, fixes: Mapping[str, str]) -> 
     return function(*args, **kwargs)
 
   return cast("Function", call)
+
+
+NO_TENSOR = "x.data is no tensor, as it is in PyTorch: x.data() is the memory of x, to be read"
+
+
+class OfMemory:
+  """`x.data`: called, it gives the memory. What is asked of it as of PyTorch's tensor of that name is an error that
+  says what does the same."""
+
+  __slots__ = ("_read",)
+
+  def __init__(self, read: Callable[[], Any]) -> None:
+    self._read = read
+
+  def __call__(self) -> Any:
+    return self._read()
+
+  def __getattr__(self, name: str) -> NoReturn:
+    cls = type(self._read.__self__)  # type: ignore[attr-defined]
+    code = name_here(cls, name) or (f"x.detach().{name}" if hasattr(cls, name) else None)
+    raise AttributeError(with_fix(NO_TENSOR, code), name=name)
+
+  def __setitem__(self, *_: Any) -> NoReturn:
+    raise TypeError(with_fix(NO_TENSOR, "x[index] = value"))
+
+
+class MemoryMethod:
+  """The method of a class by which its memory is read: in each tensor an `OfMemory`, and no place for another value."""
+
+  def __init__(self, function: Callable[[Any], Any]) -> None:
+    self.function = function
+
+  def __get__(self, x: Any, cls: type) -> Callable[..., Any]:
+    return self.function if x is None else OfMemory(self.function.__get__(x))
+
+  def __set__(self, x: Any, value: Any) -> NoReturn:
+    raise AttributeError(with_fix(NO_TENSOR, "x.assign(y)"), name="data", obj=x)
+
+
+def memory_method(function: Function) -> Function:
+  return cast(Function, MemoryMethod(function))
+
+
+def _refused(code: str) -> Callable[..., NoReturn]:
+  def refuse_operand(*_: Any) -> NoReturn:
+    raise TypeError(with_fix(NO_TENSOR, code))
+
+  return refuse_operand
+
+
+for _operator in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+  setattr(OfMemory, f"__{_operator}__", _refused("x.detach()"))
+  setattr(OfMemory, f"__r{_operator}__", _refused("x.detach()"))
+  _same = {"truediv": "div"}.get(_operator, _operator)
+  setattr(OfMemory, f"__i{_operator}__", _refused(f"x.assign(x.detach().{_same}(y))"))
+for _operator in ("getitem", "neg", "lt", "le", "gt", "ge"):
+  setattr(OfMemory, f"__{_operator}__", _refused("x.detach()"))
