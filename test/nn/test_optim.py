@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Sharding, Tensor, TinyJit, nn
+from tinygrad.engine import compile
 from tinygrad.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, OptimizerGroup
 from tinygrad.nn.utils import clip_grad_norm_
 
@@ -361,3 +362,26 @@ def test_a_rule_of_ones_own_is_a_step():
       (theirs**3).sum().backward()
       oracle.step()
   np.testing.assert_allclose(w.numpy(), theirs.detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("where", ["CPU", D2])
+def test_the_second_step_is_the_program_of_the_first(monkeypatch, group, where):
+  """What the first finds in no memory, drawn weights and zeros, comes there before: within it, it would be another
+  program, and all of it would be planned and compiled twice."""
+  layer, planned, make = nn.Linear(4, 3), [], compile.make_plan
+  for p in (layer.weight, layer.bias):
+    p.shard_(where) if where is D2 else p.to_(where)
+  optimizer = Adam([layer.weight, layer.bias], 0.1)
+  if group:
+    optimizer = OptimizerGroup(Adam([layer.weight], 0.1), SGD([layer.bias], 0.1, momentum=0.9))
+  monkeypatch.setattr(compile, "make_plan", lambda sink, first=-1: planned.append(sink) or make(sink, first))
+  for i in range(2):
+    x = Tensor.full((8, 4), i + 1.0, device="CPU").contiguous()
+    x = (x.shard(where, axis=0) if where is D2 else x).realize()
+    planned.clear()
+    with Tensor.train():
+      optimizer.zero_grad()
+      layer(x).square().mean().backward()
+      optimizer.step()
+    assert bool(planned) is (i == 0)

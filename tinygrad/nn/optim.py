@@ -5,8 +5,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.device import Placement, Sharding, ambient_mesh, same_devices
 from tinygrad.dtype import dtypes
+from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.mixin.foreign_names import without_foreign
@@ -140,7 +141,8 @@ class Optimizer:
       p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
   def step(self) -> None:
-    """Updates the parameters from their gradients, in one realise. RuntimeError if not training or one is missing.
+    """Updates the parameters from their gradients, in one realise, before which what is in no memory yet comes there.
+    RuntimeError if not training or one is missing.
 
     Examples:
       >>> w = Tensor([1.0, 2.0]).realize()
@@ -151,8 +153,16 @@ class Optimizer:
       >>> print(w.numpy().round(3))
       [0.5 1. ]
     """
+    if (fresh := self._fresh()) and ambient_mesh() is None:  # a mesh places weights by what is computed of them
+      fresh[0].realize(*fresh[1:])
     waiting = self.schedule_step()
     waiting[0].realize(*waiting[1:])
+
+  def _fresh(self) -> list[Tensor]:
+    """Parameters and state that are in no memory yet. Computed within the first step they would make it another program
+    than all others, and the second step would be planned and compiled anew."""
+    given = [t for x in vars(self).values() for t in (x if isinstance(x, list) else [x]) if isinstance(t, Tensor)]
+    return [t for t in given if memory_state(t.uop) is None]
 
   def schedule_step(self) -> list[Tensor]:
     """Assigns the update and returns every tensor that it changes, none of them realised yet.
@@ -231,6 +241,9 @@ class OptimizerGroup(Optimizer):
 
   def __getitem__(self, i: int) -> Optimizer:
     return self.optimizers[i]
+
+  def _fresh(self) -> list[Tensor]:
+    return dedup(t for o in self.optimizers for t in o._fresh())
 
   def schedule_step(self) -> list[Tensor]:
     return dedup(t for o in self.optimizers for t in o.schedule_step())
