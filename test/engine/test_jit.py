@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import functools
 import os
 import pickle
 import random
@@ -666,6 +667,44 @@ def test_an_input_returned_as_it_is():
   for k in range(4):
     s, y = f(Tensor([1.0]), Tensor([float(k)]))
     assert (s.item(), y.item()) == (k + 1, k)
+
+
+rate, steps = 1.0, 0
+
+
+def test_numbers_around_the_function_are_read_in_each_call():
+  """Of its module, and of the functions around it; those that it sets are its own side effects."""
+  global rate
+  calls, scale, text = 0, 1, "add"
+
+  @TinyJit
+  def f(x):
+    nonlocal calls
+    global steps
+    calls, steps = calls + 1, steps + 1
+    return ((lambda y: y * scale)(x) + rate if text == "add" else x * rate).realize()
+
+  x = Tensor([3.0]).realize()
+  for rate in (1.0, 2.0, 2.0, 2.0, 1.0, 1.0, -0.0, 0.0):
+    y = f(x)
+    assert y.item() == 3.0 + rate
+  assert calls == steps == 6  # twice of a kind: of 0.0 and -0.0 once each as yet
+  assert str(f(x * 0 - 0.0).item()) == "0.0"
+  scale = 2
+  assert f(x).item() == 6.0
+  text = "mul"
+  assert [f(x).item() for _ in range(3)] == [0.0] * 3
+  rate = 1.0
+
+
+@pytest.mark.parametrize(
+  "wrap", [lambda f: f, functools.partial, Tensor.train(), TinyJit], ids=["f", "partial", "train", "jit"]
+)
+def test_numbers_around_a_function_that_is_wrapped(wrap):
+  factor = 1
+  f = TinyJit(wrap(lambda x: (x * factor).realize()))
+  for factor in (1, 1, 1, 2, 2, 1):
+    assert f(Tensor([2.0]).realize()).item() == 2 * factor
 
 
 def test_reading_a_value_inside_is_an_error():

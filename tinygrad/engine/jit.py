@@ -22,6 +22,7 @@ from tinygrad.engine.forms import NUMBER, as_given, generalize
 from tinygrad.engine.program_order import ClosedOver, closed_over, program_order
 from tinygrad.engine.run import Check, Run, Stretch, Work, before_replays, limits, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, PROCESS, at_fork, html_table, living, say, settings_from, uninterrupted, walk
+from tinygrad.helpers.closures import numbers_around
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute, unseen
 
 A = ParamSpec("A")
@@ -85,13 +86,13 @@ class Arguments:
 
 
 def read_arguments(
-  args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Any = None
+  args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Any = None, around: tuple[Any, ...] = ()
 ) -> tuple[Any, list[UOp], Values, list[Any]]:
   """(key, buffers, the variables' values, the Tensors and UOps) of a call, whose lazy Tensors are realised. The key
   holds the signature of the arguments, of views their graph with buffers numbered and variables unbound, every setting
-  that shapes programs, and last the signature of the gradients that the function reads."""
+  that shapes programs, numbers `around` the function, and last the signature of the gradients that it reads."""
   names = tuple(sorted(kwargs)) if kwargs else ()
-  settings = names, ambient_meshes.get(), settings_from("graph")
+  settings = names, ambient_meshes.get(), settings_from("graph"), around
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
@@ -376,7 +377,8 @@ class TinyJit(Generic[A, R]):
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
   first. All other arguments, names of keywords, shapes, dtypes, placements and their device order, hints, which
   arguments share memory, the ambient meshes, and every setting that can change the program (`ContextVar.shapes`:
-  `Tensor.training`, the default types and device, DEFER, …) are part of the key: other kinds are captured apart. Where
+  `Tensor.training`, the default types and device, DEFER, …) are part of the key: other kinds are captured apart. So are
+  numbers and texts that the function reads, and does not set, by names around it (of its module, or a function). Where
   slices begin (`step(x[i : i + 64])`) is none from the second such call on. A call whose argument is memory that the
   captured step keeps itself (`step(w)` where the step assigns to w) is captured apart, too; but what was captured with
   w as its argument takes that for an argument alone: give other arguments first.
@@ -384,10 +386,11 @@ class TinyJit(Generic[A, R]):
   function returns is that Tensor; results may be the next arguments. The gradients that it reads before it sets them
   are arguments, too, and those that it leaves in `.grad` are results; one that an optimizer has used up is not stored
   (JitError where it is read). Random numbers are those that the function would draw. Nothing else of what Python does
-  is replayed: side effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's
-  value, unless it is assigned to, which happens in each call, together with the results. What it reads from outside is
-  read in each call; where such a Tensor had no memory and is assigned to, or is replaced, the step is captured once
-  more. `JIT=0` switches it off, and what is interpreted is run anew in every call.
+  is replayed: side effects happen twice, numbers of objects (`self.rate`) are those of the capture, and a Tensor that
+  the function stores elsewhere keeps the captured call's value, unless it is assigned to, which happens in each call,
+  together with the results. What it reads from outside is read in each call; where such a Tensor had no memory and is
+  assigned to, or is replaced, the step is captured once more. `JIT=0` switches it off, and what is interpreted is run
+  anew in every call.
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
@@ -403,7 +406,10 @@ class TinyJit(Generic[A, R]):
     self: "TinyJit[[Callable[..., Any]], Any]", *, prune: bool = False, mesh: Mesh | None = None
   ) -> None: ...
   def __init__(self, fxn: Any = None, prune: bool = False, mesh: Mesh | None = None) -> None:
+    if not callable(fxn):
+      raise TypeError(f"TinyJit captures a function, not {fxn!r}\n  fix: TinyJit(f), or @TinyJit above def f")
     self.fxn: Callable[A, R] = fxn
+    self.around = numbers_around(fxn)
     self.mesh = None if mesh is None else as_mesh("TinyJit", mesh)
     self.lock = threading.RLock()
     _captures.add(self)
@@ -452,7 +458,7 @@ class TinyJit(Generic[A, R]):
       with self.placing([] if tracers.items else read_arguments(args, kwargs)[1]):
         return self.fxn(*args, **kwargs)
     with self.lock:  # a replay binds its arguments where compiled calls read them: threads take turns
-      key, inputs, variables, given = read_arguments(args, kwargs, self.gradients)
+      key, inputs, variables, given = read_arguments(args, kwargs, self.gradients, self.around())
       if key[0] is not None and key not in self.states:  # views
         if all(is_tensor(x) or x.op is Ops.BUFFER or x.op is Ops.BIND for x in given):
           graph, variables = generalize(key[0], variables)
