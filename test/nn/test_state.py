@@ -693,6 +693,51 @@ def test_a_file_that_holds_a_whole_object_says_so(tmp_path):
       torch_load(tmp_path / name)
 
 
+def test_arguments_in_another_order_are_told(tmp_path: Path):
+  """They were TypeErrors of the inside, or said that the state dict has the letters of a path."""
+  model, path = nn.Linear(2, 2), str(tmp_path / "model.safetensors")
+  given: Any = model
+  with pytest.raises(StateError, match=r"the state dict is a Linear(.|\n)*fix: get_state_dict\(state_dict\)") as said:
+    load_state_dict(nn.Linear(2, 2), given)
+  names = {"get_state_dict": get_state_dict, "safe_load": safe_load, "state_dict": model}
+  load_state_dict(other := nn.Linear(2, 2), eval(str(said.value).partition("fix: ")[2], names), verbose=False)
+  assert other.weight.tolist() == model.weight.tolist()
+  tensors, swapped = get_state_dict(model), safe_save
+  with pytest.raises(TypeError, match=r"the tensors come first(.|\n)*fix: safe_save") as said_of_save:
+    swapped(path, tensors)  # type: ignore[arg-type]
+  eval(str(said_of_save.value).partition("fix: ")[2], {"safe_save": safe_save, "tensors": tensors, "path": path})
+  given = path
+  with pytest.raises(StateError, match=r"the state dict is a str") as said:
+    load_state_dict(nn.Linear(2, 2), given)
+  load_state_dict(other := nn.Linear(2, 2), eval(str(said.value).partition("fix: ")[2], names), verbose=False)
+  assert other.weight.tolist() == model.weight.tolist()
+
+
+OTHER_FORMATS = {
+  b"GGUF" + b"\0" * 60: "gguf_load",
+  b"PK\x03\x04" + b"\0" * 60: "torch_load",
+  b"\x80\x02" + b"\0" * 60: "torch_load",
+  b"\x02" + b"\0" * 7 + b"{}": "safe_load",
+  b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n": "git lfs pull",
+  b"\n<!DOCTYPE html><html>not found</html>": "download the file itself",
+  b"hello world, this is a text": "",
+}
+
+
+@pytest.mark.parametrize("load", [safe_load, torch_load, nn.state.gguf_load])
+@pytest.mark.parametrize("data", OTHER_FORMATS, ids=lambda data: repr(data[:4]))
+def test_a_file_in_another_format_says_what_reads_it(tmp_path: Path, load: Any, data: bytes):
+  wanted = OTHER_FORMATS[data]
+  path = tmp_path / "model.bin"
+  path.write_bytes(data)
+  if wanted == load.__name__:
+    return
+  with pytest.raises(ValueError, match="model.bin") as said:
+    load(path)
+  fix = str(said.value).partition("\n  fix: ")[2]
+  assert wanted in fix if wanted else fix.startswith(("the file is damaged", "pass a .gguf file"))
+
+
 def test_an_array_in_a_state_dict_is_told_before_anything_is_loaded():
   layer = nn.Linear(2, 1)
   before = layer.weight.tolist()

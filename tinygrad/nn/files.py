@@ -26,6 +26,22 @@ class CheckpointError(Remade, ValueError):
     super().__init__(f"{source}: {problem}\n  fix: {fix}")
 
 
+def look_of(data: memoryview, otherwise: str = REFETCH) -> str:
+  """The fix for a file that is not in the format it is read as: what reads it, by how it begins."""
+  start = bytes(data[:64])
+  if start.startswith(b"GGUF"):
+    return "nn.state.gguf_load(path)  # it begins as a GGUF file"
+  if start.startswith((b"PK\x03\x04", b"\x80")):
+    return "nn.state.torch_load(path)  # it begins as a file of torch.save"
+  if start[8:9] == b"{":
+    return "nn.state.safe_load(path)  # it begins as a safetensors file"
+  if start.startswith(b"version https://git-lfs"):
+    return "git lfs pull: this is a pointer to the file"
+  if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
+    return "download the file itself: this is a page of the web"
+  return otherwise
+
+
 def contents(fn: File) -> tuple[str, memoryview]:
   """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor. Raises: OSError."""
   if isinstance(fn, Tensor):

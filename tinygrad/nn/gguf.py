@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from tinygrad.helpers import FilePath, LazyModule, Remade, numpy
 from tinygrad.nn.block_formats import FORMATS, BlockFormat
-from tinygrad.nn.files import PLAIN, File, contents
+from tinygrad.nn.files import PLAIN, File, contents, look_of
 from tinygrad.tensor import Tensor
 
 ggml: Any = LazyModule("gguf")  # the sizes of other types of tensors, and their values
@@ -62,7 +62,8 @@ class GGUF:
     self.path, self.data = contents(fn)
     self.at: Any = 0  # where the header is read, for errors as well; None behind it
     magic = bytes(self.data[:4])
-    self.check(magic == b"GGUF", "magic", f"starts with {magic!r}, not b'GGUF'", "pass a .gguf file")
+    fix = look_of(self.data, "pass a .gguf file")
+    self.check(magic == b"GGUF", "magic", f"starts with {magic!r}, not b'GGUF'", fix)
     _, version = self._numbers(U32, 2, "version")
     problem = "is big-endian" if version in (2 << 24, 3 << 24) else f"version {version} is not supported"
     self.check(version in (2, 3), "version", problem, "convert it to a little-endian GGUF of version 3", at=4)

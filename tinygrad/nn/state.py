@@ -21,7 +21,7 @@ from tinygrad.distributed import process_index
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import DEBUG, Context, FilePath, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
 from tinygrad.mixin.arrays import host_blocks, readable
-from tinygrad.nn.files import PLAIN, CheckpointError, File, contents, zip_contents
+from tinygrad.nn.files import PLAIN, CheckpointError, File, contents, look_of, zip_contents
 from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
@@ -59,7 +59,7 @@ def _header(fn: File) -> tuple[memoryview, int, dict[str, Any]]:
     else:
       safetensors.safe_open(fn, "np").__exit__(None, None, None)
   except safetensors.SafetensorError as e:
-    raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
+    raise SafetensorsError(f"safetensors {source}", f"header: {e}", look_of(data)) from e
   start = 8 + int.from_bytes(data[:8], "little")
   try:
     header: dict[str, Any] = json.loads(bytes(data[8:start]), object_pairs_hook=_distinct)
@@ -144,6 +144,9 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
     [1.0, 2.0]
   """
   whole: object = tensors
+  path: object = fn
+  if isinstance(path, Mapping):
+    raise TypeError("safe_save: the tensors come first, and then the path\n  fix: safe_save(tensors, path)")
   if not isinstance(whole, Mapping):
     problem = f"what is written is tensors by name, and not one {type(tensors).__name__}"
     fix = "safe_save({'x': x}, path)" if isinstance(whole, Tensor) else "safe_save(get_state_dict(model), path)"
@@ -271,7 +274,7 @@ def torch_load(t: File) -> dict[str, Tensor]:
   except CheckpointError:
     raise
   except Exception as e:  # the unpickler's own: a damaged pickle raises nearly anything
-    raise CheckpointError(source, f"is no file of torch.save: {type(e).__name__}: {e}") from e
+    raise CheckpointError(source, f"is no file of torch.save: {type(e).__name__}: {e}", look_of(data)) from e
 
 
 def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -361,6 +364,11 @@ def load_state_dict(
     >>> layer.weight.item()
     5.0
   """
+  given: object = state_dict
+  if not isinstance(given, Mapping):
+    problem = f"load_state_dict: the state dict is a {type(given).__name__}, and no tensors by name"
+    fix = f"safe_load({given!r})" if isinstance(given, (str, os.PathLike)) else "get_state_dict(state_dict)"
+    raise StateError(f"{problem}\n  fix: {fix}")
   wanted: dict[str, Tensor] = get_state_dict(model)
   if strict and (missing := [k for k in wanted if k not in state_dict]):
     rule = f"{len(missing)} of the model's {len(wanted)} tensors are not in the state dict: {missing[:5]}"
