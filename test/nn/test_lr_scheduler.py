@@ -229,3 +229,12 @@ def test_a_schedule_of_parameters_on_several_device_sets(places):
       step()
       seen.append([w.tolist()[0] for w in weights])
   assert seen == [[-1.0] * 2, [-2.0] * 2, [-2.5] * 2, [-3.0] * 2]
+
+
+def test_a_cycle_needs_its_steps_and_has_the_usual_rates():
+  with pytest.raises(TypeError, match="OneCycleLR: how many steps(.|\n)*fix: total_steps=100") as said:
+    OneCycleLR(optimizer(), max_lr=1.0)
+  total_steps = int(str(said.value).partition("total_steps=")[2].partition(",")[0])
+  schedule = OneCycleLR(optimizer(), max_lr=1.0, total_steps=total_steps)
+  first, *later = schedule.optimizer.lr.item(), *rates(schedule, total_steps - 1)
+  assert [first, later[28], later[-1]] == pytest.approx([1 / 25, 1.0, 1 / 25 / 1e4], rel=1e-2)

@@ -436,7 +436,17 @@ def refused(call):
   return rule, fix
 
 
-WITH = {"n": 1, "axes": (1, 0), "dim": 1, "size": (2, 3), "scale_factor": 2, "scale": 0.5, "p": 0.0, "device": "CPU:1"}
+WITH = {
+  "n": 1,
+  "alpha": 2,
+  "axes": (1, 0),
+  "dim": 1,
+  "size": (2, 3),
+  "scale_factor": 2,
+  "scale": 0.5,
+  "p": 0.0,
+  "device": "CPU:1",
+}
 ON_CLASS = {"normal", "ones", "rand", "randint", "randn", "zeros"}
 
 
@@ -452,6 +462,8 @@ def test_parameters_of_pytorch(name, given):
   assert rule == f"{name}() got an unexpected keyword argument '{given}'"
   out = eval(fix, names)
   match name, given:
+    case _, "alpha":
+      np.testing.assert_allclose(out.numpy(), X + (2 if name == "add" else -2) * names["y"].numpy(), rtol=1e-6)
     case _, "size":
       assert out.shape == (2, 3)
     case "interpolate", _:

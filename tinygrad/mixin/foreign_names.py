@@ -320,6 +320,7 @@ FOREIGN_PARAMETERS = {
     name: {"out": f"x.{name}(dim)  # numpy.{name} takes x.numpy()", "dtype": f"x.cast(dtype).{name}(dim)"}
     for name in ("mean", "std", "var")
   },
+  "add": {"alpha": "x + alpha * y"},
   "backward": {
     "create_graph": "loss.gradient(x)  # tensors, of which there are gradients again",
     "retain_graph": "loss.backward()  # the graph stays until loss is realized",
@@ -345,6 +346,7 @@ FOREIGN_PARAMETERS = {
   "randn": {"size": "Tensor.randn(*size)"},
   "round": {"decimals": "(x * 10**n).round() / 10**n"},
   "scaled_dot_product_attention": {"scale": "(x * (scale * x.shape[-1] ** 0.5)).scaled_dot_product_attention(y, z)"},
+  "sub": {"alpha": "x - alpha * y"},
   "to": {
     "dtype": "x.cast(dtype)",
     "non_blocking": "x.to(device)  # nothing is waited for before a value is read",

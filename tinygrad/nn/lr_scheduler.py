@@ -202,7 +202,7 @@ class CosineAnnealingLRWithWarmup(LR_Scheduler):
 
 class OneCycleLR(LR_Scheduler):
   """Up from max_lr/div_factor to max_lr for a part `pct_start` of the steps, then down to the least rate, which is the
-  first over `final_div_factor`; along lines, or cosines (`anneal_strategy="cos"`).
+  first over `final_div_factor`; along lines, or cosines (`anneal_strategy="cos"`). `total_steps` must be given.
 
   Examples:
     >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
@@ -219,14 +219,18 @@ class OneCycleLR(LR_Scheduler):
     self,
     optimizer: Optimizer,
     max_lr: float,
-    div_factor: float,
-    final_div_factor: float,
-    total_steps: int,
-    pct_start: float,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    total_steps: int | None = None,
+    pct_start: float = 0.3,
     anneal_strategy: str = "linear",
     cycle_momentum: bool = False,
   ) -> None:
     super().__init__(optimizer)
+    if total_steps is None:
+      raise TypeError(
+        "OneCycleLR: how many steps the cycle takes is not given\n  fix: total_steps=100, or another number"
+      )
     if anneal_strategy not in ("linear", "cos"):
       raise ValueError(f"OneCycleLR: unknown anneal_strategy {anneal_strategy!r}\n  fix: use 'linear' or 'cos'")
     if cycle_momentum:
