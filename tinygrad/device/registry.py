@@ -193,7 +193,7 @@ def _chosen_kind() -> str:
   return next((kind for kind in (*backends(), "GPU") if os.environ.get(kind) == "1"), "CPU")
 
 
-ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU"
+ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU; what names CUDA or METAL has to name CPU"
 HOST_DEVICE = "NPY"  # the device of numpy arrays, by way of which values come from the host and go there
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages

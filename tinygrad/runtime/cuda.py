@@ -304,8 +304,7 @@ def contexts() -> list[Any]:
     call("cuInit", 0)
     devices = [call("cuDeviceGet", i) for i in range(call("cuDeviceGetCount"))]
   except (DeviceError, RuntimeError) as e:
-    fix = "install the driver, or run GPU examples with GPU=CPU"
-    raise DeviceError(f"no NVIDIA driver works here ({e})\n  fix: {fix}") from e
+    raise DeviceError(f"no NVIDIA driver works here ({e})\n  {ON_CPU}; or install the driver") from e
   if not devices:
     raise DeviceError(f"there is no NVIDIA device here\n  {ON_CPU}")
   return [call("cuDevicePrimaryCtxRetain", d) for d in devices]
