@@ -189,7 +189,7 @@ class Tensor(Differentiation, metaclass=_Training):
 
   def __bool__(self) -> bool:
     fix = "use x.item(), x.any().item() or x.all().item()"
-    if any(u.op is Ops.HOLE for u in self.uop.toposort()):  # nobody knows its value yet
+    if program_order.steps or any(u.op is Ops.HOLE for u in self.uop.toposort()):  # nobody knows its value yet
       fix = "(x > 0).where(a, b) chooses by values, cond(x > 0, f, g, *operands) what is computed"
     raise TypeError(f"the truth of a tensor is not defined\n  fix: {fix}")
 

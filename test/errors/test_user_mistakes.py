@@ -22,6 +22,7 @@ from tinygrad import (
   Variable,
   cond,
   dtypes,
+  grad,
   jvp,
   nn,
   scan,
@@ -318,6 +319,46 @@ MISTAKES = [
     ["ConvTranspose2d: .*groups=2", "fix: .*1"],
   ),
   ("jvp_of_a_tensor", lambda: jvp(lambda x: x, logits(), logits()), TypeError, ["jvp: .*tuple", r"fix: .*\(x,\)"]),
+  ("norm_of_one_feature", lambda: nn.RMSNorm(4)(ones(2, 1)), ValueError, ["RMSNorm.*4 features", r"\[2, 1\]", "fix: "]),
+  (
+    "norm_over_dims",
+    lambda: nn.LayerNorm((3, 4))(ones(2, 4)),
+    ValueError,
+    [r"over \(3, 4\)", r"fix: x of.*\.\., 3, 4\)"],
+  ),
+  ("norm_of_one_channel", lambda: nn.GroupNorm(1, 4)(ones(2, 1, 3)), ValueError, ["GroupNorm.*4 channels", "fix: "]),
+  ("norm_of_other_channels", lambda: nn.InstanceNorm(4)(ones(2, 6, 3)), ValueError, ["InstanceNorm.*4 ch", "fix: "]),
+  (
+    "labels_of_floats",
+    lambda: logits().cross_entropy(Tensor([0.0, 1.0])),
+    TypeError,
+    [r"float32\[2\]", r"fix: .*Y.int"],
+  ),
+  ("labels_of_floats_in_nll", lambda: logits().nll_loss(Tensor([0.0, 1.0])), TypeError, ["nll_loss", r"fix: .*Y.int"]),
+  ("labels_too_few", lambda: ones(4, 3).nll_loss(Tensor([2])), ValueError, ["nll_loss.*dim 1", r"fix: .*\(4,\)"]),
+  ("labels_too_few_of_logits", lambda: ones(4, 3).cross_entropy(Tensor([2])), ValueError, ["dim 1", r"fix: .*\(4,\)"]),
+  ("layers_with_none", lambda: ones(2).sequential([None]), TypeError, ["element 0 is None", "fix: .*callable"]),
+  ("layers_that_are_one", lambda: ones(2).sequential(nn.Linear(2, 2)), TypeError, ["Linear", r"fix: .*\(\[f, g\]\)"]),
+  ("layer_not_made", lambda: ones(2).sequential([nn.Linear]), TypeError, ["the class Linear", r"fix: Linear\(\.\.\)"]),
+  ("captured_number", lambda: TinyJit(3), TypeError, ["not 3", r"fix: TinyJit\(f\)"]),
+  (
+    "mapped_array",
+    lambda: vmap(lambda a: a)(np.ones(3)),
+    TypeError,
+    [r"ndarray \(3,\) is no Tensor", r"fix: Tensor\(x\)"],
+  ),
+  (
+    "array_beside",
+    lambda: vmap(lambda a, b: a + Tensor(b))(ones(3, 3), np.ones(3)),
+    TypeError,
+    ["would not be mapped"],
+  ),
+  (
+    "gradient_of_an_item",
+    lambda: grad(lambda x: (x * x).sum().item())(ones(3)),
+    ValueError,
+    ["returns 3.0", "without .item"],
+  ),
   ("unknown_setting", lambda: Context(DEBUGG=2), ValueError, ["'DEBUGG'", "fix: DEBUG"]),
 ]
 
@@ -496,6 +537,102 @@ def test_what_is_no_tensor_where_one_is_meant_is_named(message):
   """They were AttributeErrors of the inside."""
   with pytest.raises(TypeError, match=f"(?s){re.escape(message)}.* and no Tensor.*fix: Tensor\\("):
     NO_TENSORS[message](Tensor(FOUR))
+
+
+LAYERS = {
+  "Linear: x": nn.Linear(2, 2),
+  "Conv2d: x": nn.Conv2d(1, 1, 1),
+  "ConvTranspose2d: x": nn.ConvTranspose2d(1, 1, 1),
+  "Embedding: idx": nn.Embedding(4, 2),
+  "LayerNorm: x": nn.LayerNorm(2),
+  "LayerNorm2d: x": nn.LayerNorm2d(2),
+  "RMSNorm: x": nn.RMSNorm(2),
+  "GroupNorm: x": nn.GroupNorm(1, 2),
+  "BatchNorm: x": nn.BatchNorm(2),
+  "LSTMCell: x": nn.LSTMCell(2, 2),
+}
+
+
+@pytest.mark.parametrize("message", LAYERS)
+@pytest.mark.parametrize("x", [np.ones((1, 2)), [[1, 2]], 3.0])
+def test_what_is_no_tensor_for_a_layer_is_named(message, x):
+  """They were AttributeErrors of the inside."""
+  name = message.rpartition(" ")[2]
+  for call in (lambda: LAYERS[message](x), lambda: LAYERS[message](**{name: x})):
+    with pytest.raises(TypeError, match=f"(?s){message}=.* of type {type(x).__name__}, and no Tensor") as said:
+      call()
+    assert str(said.value).endswith(f"fix: Tensor({name})")
+
+
+def test_fixes_of_labels_work():
+  x, labels = Tensor.arange(24).reshape(4, 3, 2).float(), Tensor([[0, 1], [1, 2], [2, 0], [0, 0]])
+  want = x.cross_entropy(labels).item()
+  for Y in (labels.float(), labels.reshape(4, 1, 2), labels.flatten(), labels.T):
+    for loss in (x.cross_entropy, x.log_softmax(1).nll_loss):
+      with pytest.raises((TypeError, ValueError), match="class numbers") as said:
+        loss(Y)
+      fix = str(said.value).partition("fix: ")[2].rpartition(": ")[2]
+      if Y.shape == labels.T.shape:  # in another order, which no reshape gives
+        assert "reshape" not in fix and "(4, 2)" in fix
+      else:
+        np.testing.assert_allclose(loss(eval(fix, {"Y": Y})).item(), want, rtol=1e-6)
+
+
+NO_LOSS = {
+  "accuracy": lambda x, Y: (x.argmax(1) == Y).float().mean(),
+  "a comparison": lambda x, Y: (x > 0).float().sum(),
+  "integers": lambda x, Y: x.int().float().sum(),
+}
+
+
+@pytest.mark.parametrize("name", NO_LOSS)
+def test_what_has_no_gradient_but_zeros_is_no_loss(name):
+  """It was learned from in silence: nothing ever changed."""
+  x, Y = Tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), Tensor([0, 1])
+  with pytest.raises(RuntimeError, match=r"by integers and bools alone(.|\n)*float32\[\](.|\n)*fix: ") as said:
+    NO_LOSS[name](x, Y).backward()
+  assert x.grad is None
+  eval(str(said.value).rpartition("e.g. ")[2], {"x": x, "Y": Y}).backward()
+  assert np.abs(x.grad.numpy()).min() > 0.1
+  x.grad = None
+  x.round().sum().backward()  # a float of floats: flat almost everywhere
+  (x * (x > 1.5)).sum().backward()
+  assert x.grad.tolist() == [[0, 1], [1, 1]]
+
+
+COUNTS = {
+  "x[mask]": lambda x: x[x > 0],
+  "masked_select": lambda x: x.masked_select(x > 0),
+  "nonzero": lambda x: (x > 0).nonzero(),
+}
+COUNTED_IN = {
+  "vmap": vmap,
+  "scan": lambda f: lambda x: scan(lambda c, row: (c, f(row)), Tensor.ones(1), x)[1],
+  "TinyJit": TinyJit,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("how", COUNTED_IN)
+def test_shapes_that_depend_on_values_where_there_are_none(name, how):
+  f, data = COUNTED_IN[how](COUNTS[name]), Tensor([[1.0, -1.0], [-2.0, 3.0]]).realize()
+  with pytest.raises(JitError, match="how many elements of bool.* a shape cannot depend on values") as said:
+    for _ in range(2):
+      f(data)
+  fixes = str(said.value).partition("fix: ")[2].replace("or ", "")
+  chosen, places, whole = eval(fixes, {"mask": data > 0, "x": data, "n": 3})
+  assert chosen.tolist() == [1, 3, 0] and places.tolist() == [[0, 0], [1, 1], [0, 0]]
+  assert whole.tolist() == [[1, 0], [0, 3]]
+
+
+def test_the_truth_within_a_step_is_chosen_by_where():
+  f = TinyJit(lambda x: (x + 1 if x.sum() > 0 else x).realize())
+  with pytest.raises(TypeError, match=r"fix: \(x > 0\).where\(a, b\)"):
+    f(Tensor([1.0]))
+  g = TinyJit(lambda x: (x + 1 if x.sum().item() > 0 else x).realize())
+  g(Tensor([1.0]))
+  with pytest.raises(RuntimeError, match=r"is being captured(.|\n)*fix: .*inside: \(x > 0\).where\(a, b\)"):
+    g(Tensor([1.0]))
 
 
 @pytest.mark.parametrize(

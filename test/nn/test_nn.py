@@ -131,7 +131,7 @@ def test_norms():
   rms = nn.RMSNorm(5)
   rms.weight = Tensor(normal(5, 5))
   close(rms(Tensor(x)), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * rms.weight.numpy())
-  with pytest.raises(ValueError, match="last dims must be those"):
+  with pytest.raises(ValueError, match="which are the last dims of x"):
     layer(Tensor.ones(2, 4))
 
 

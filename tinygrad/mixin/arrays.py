@@ -34,7 +34,7 @@ def check_countable(u: UOp) -> None:
     raise JitError(f"how many elements of {what} are not 0 is asked, and {rule}\n  fix: {fix}")
 
 
-READ_OUTSIDE = "read it outside (.item(), .numpy(), .tolist())"
+READ_OUTSIDE = "read it outside (.item(), .numpy(), .tolist()); to choose by it inside: (x > 0).where(a, b)"
 
 
 def to_numpy(u: UOp) -> Any:

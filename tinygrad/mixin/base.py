@@ -67,11 +67,16 @@ def _tensors_alone(method: Method) -> Method:
     for i, name, optional in wanted:
       x = args[i] if i < len(args) else kwargs.get(name, args[0])
       if not isinstance(x, (Base, UOp)) and not (optional and x is None):
-        problem = f"{method.__name__}: {name}={reprlib.repr(x)} is of type {type(x).__name__}, and no Tensor"
-        raise TypeError(f"{problem}\n  fix: Tensor({name})")
+        refuse_number(method.__name__, name, x)
     return method(*args, **kwargs)
 
   return cast("Method", call) if wanted else method
+
+
+def refuse_number(name: str, parameter: str, x: Any) -> NoReturn:
+  """Raises the TypeError for what is no tensor where one is meant."""
+  problem = f"{name}: {parameter}={reprlib.repr(x)} is of type {_kind(x)}, and no Tensor"
+  raise TypeError(f"{problem}{' of tinygrad' if type(x).__name__ == 'Tensor' else ''}\n  fix: Tensor({parameter})")
 
 
 def python_number(x: Any) -> Any:

@@ -166,10 +166,10 @@ class Differentiation(NN):
     """Adds the derivative of this scalar to `.grad` of the float tensors that it depends on, in its memory if it has
     some.
 
-    Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
-    False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
-    tensor, or on one with requires_grad=True by way of a tensor that was realized since, or by what that was before a
-    write.
+    Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those
+    with False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no
+    such tensor, or by integers and bools alone (accuracy by argmax is no loss), or on one with requires_grad=True
+    by way of a tensor that was realized since, or by what that was before a write.
     Shape: `(..) -> (..)`.
 
     Examples:
@@ -190,6 +190,12 @@ class Differentiation(NN):
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
       fix = "call backward on the loss itself, before it is realised, and check requires_grad"
       mismatch("backward", "the tensor depends on no tensor that takes a gradient", [self.uop], fix, RuntimeError)
+    if all(g.base.op is Ops.CONST for g in found.values()):  # perhaps zeros, as through argmax
+      through = set(self.uop.toposort(lambda u: dtypes.is_float(u.dtype)))
+      if not any(t.uop in through for t in chosen):
+        rule = "the tensor depends on what takes a gradient by integers and bools alone, so all gradients would be 0"
+        fix = "call it on a loss of the floats before argmax, comparisons and casts, e.g. x.cross_entropy(Y)"
+        mismatch("backward", rule, [self.uop], fix, RuntimeError)
     for t in chosen:
       if (g := found.get(t.uop)) is not None:
         t._add_gradient(self._wrap(g))

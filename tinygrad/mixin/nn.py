@@ -6,7 +6,8 @@ Windows are EXPAND and WINDOW: none is ever copied.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -40,6 +41,18 @@ def _known(u: UOp) -> Any:
   while u.op is Ops.MOVE:
     u = u.src[0]
   return buffer_of(u).handles[0] if u.op is Ops.BUFFER and u.device == HOST_DEVICE else None
+
+
+def _named(f: Any) -> str:
+  return f"the class {f.__name__}" if isinstance(f, type) else f"{reprlib.repr(f)} of type {type(f).__name__}"
+
+
+def _check_function(i: int, f: Any) -> None:
+  """TypeError unless element i of a sequence is a function of a tensor; of a class there is a layer to make."""
+  of_class = isinstance(f, type) and not issubclass(f, Linalg)
+  if of_class or not callable(f):
+    fix = f"{f.__name__}(..)  # a layer" if of_class else "[f for f in ll if callable(f)]"
+    raise TypeError(f"sequential: element {i} is {_named(f)}, and no function of a tensor\n  fix: {fix}")
 
 
 def _filled(w: Linalg, dim: int, n: sint) -> Any:
@@ -93,6 +106,10 @@ class NN(Linalg):
       >>> Tensor([-1.0, 2.0]).sequential([Tensor.relu, Tensor.square]).tolist()
       [0.0, 4.0]
     """
+    if not isinstance(ll, Iterable):
+      raise TypeError(f"sequential: {_named(ll)} is no list of functions\n  fix: x.sequential([f, g])")
+    for i, f in enumerate(ll):
+      _check_function(i, f)
     return functools.reduce(lambda x, f: f(x), ll, self)
 
   # ---- convolution
@@ -549,16 +566,14 @@ class NN(Linalg):
     if weight is not None:
       logs = logs.mul(weight._lined(classes_dim, self.ndim))
     if of_numbers:
-      if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
-        rule = "class numbers must have the logits' shape without dim 1"
-        last = self.ndim > 2 and Y.shape == self.shape[:-1]  # classes that are the last dim
-        fix = "classes are dim 1: logits.flatten(0, -2), Y.flatten()" if last else "reshape the labels"
-        mismatch("cross_entropy", rule, (self.uop, Y.uop), fix)
+      self._check_label_shape("cross_entropy", Y, classes_dim)
       self._check_labels("cross_entropy", Y, classes_dim, ignore_index)
       picked = logs._of_class(Y, classes_dim)
     else:
       if Y.shape != self.shape:
-        mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), "reshape the labels")
+        numbers = Y.shape == (self.shape[0], 1, *self.shape[2:]) and not Y.is_floating_point()
+        fix = "class numbers have no dim of classes: Y.squeeze(1)" if numbers else f"give some of shape {self.shape}"
+        mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), fix)
       if ignore_index is not None:
         fix = "leave it out, and give rows of zeros"
         mismatch("cross_entropy", "ignore_index is of class numbers, and these are probabilities", [Y.uop], fix)
@@ -598,8 +613,22 @@ class NN(Linalg):
       return None
     return next((x for x in numbers[(numbers < 0) | (numbers >= n)].tolist() if x != allowed), None)
 
+  def _check_label_shape(self, name: str, Y: Self, dim: int) -> None:
+    """ValueError unless labels are one for each element without the dim of classes: others would broadcast."""
+    wanted = (*self.shape[:dim], *self.shape[dim + 1 :])
+    if Y.shape == wanted:
+      return
+    fix = f"give labels of shape {wanted}"
+    if self.ndim > 2 and Y.shape == self.shape[:-1]:
+      fix = "classes are dim 1: logits.flatten(0, -2), Y.flatten()"
+    elif Y.numel() == prod(wanted) and (Y.ndim == 1 or Y.squeeze().shape == tuple(n for n in wanted if n != 1)):
+      fix = f"Y.reshape({wanted})"
+    mismatch(name, "class numbers must have the logits' shape without dim 1", (self.uop, Y.uop), fix)
+
   def _check_labels(self, name: str, Y: Self, dim: int, ignored: int | None) -> None:
-    """IndexError for a label that is no class, where labels are known."""
+    """TypeError for labels that are no integers, IndexError for one that is no class, where labels are known."""
+    if Y.is_floating_point():
+      mismatch(name, "class numbers must be integers", (self.uop, Y.uop), "cast them: Y.int()", TypeError)
     n = self.shape[dim]
     if (bad := Y._outside(n, ignored)) is not None:
       fix = f"give labels from 0 to {n - 1}; to leave these out: ignore_index={bad}"
@@ -624,6 +653,7 @@ class NN(Linalg):
     if self.ndim < 2:
       rule = "needs log probabilities (b, classes, *dims) and class numbers (b, *dims)"
       mismatch("nll_loss", rule, (self.uop, Y.uop), "unsqueeze(0) both for a batch of one")
+    self._check_label_shape("nll_loss", Y, 1)
     self._check_labels("nll_loss", Y, 1, ignore_index)
     loss = self._of_class(Y, 1).neg()
     return (loss if weight is None else loss.mul(weight[Y]))._mean_over(Y, weight, ignore_index, reduction)

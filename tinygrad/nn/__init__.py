@@ -2,13 +2,14 @@
 PyTorch."""
 
 import functools
+import inspect
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
-from tinygrad.mixin.base import mismatch
+from tinygrad.mixin.base import mismatch, refuse_number
 from tinygrad.mixin.foreign_names import without_foreign
 from tinygrad.nn import checkpoints, datasets, optim, state
 from tinygrad.nn.foreign_layers import FOREIGN_LAYERS, LAYER_OPTIONS, OF_EMBEDDING, OF_LAYER, no_such
@@ -54,6 +55,27 @@ def _kernel_shape(name: str, whole: int, cut: int, groups: int, kernel: tuple[in
   return whole, cut // groups, *kernel
 
 
+def _of_tensors(name: str, layer: Any) -> Any:
+  """A layer's call, with a TypeError for an input that is no tensor."""
+  first = [*inspect.signature(layer).parameters][1]
+
+  @functools.wraps(layer)
+  def call(*args: Any, **kwargs: Any) -> Any:
+    x = args[1] if len(args) > 1 else kwargs.get(first, args[0])
+    if not isinstance(x, Tensor) and x is not args[0]:
+      refuse_number(name, first, x)
+    return layer(*args, **kwargs)
+
+  return call
+
+
+def _check_channels(layer: object, n: int, x: Tensor) -> None:
+  """Of a normalization; one channel would broadcast."""
+  if x.ndim < 2 or x.shape[1] != n:
+    name, rule = type(layer).__name__, f"this one is of {n} channels, which are dim 1 of x"
+    mismatch(name, rule, [x.uop], f"x of shape (batch, {n}, ..), or nn.{name} of x's channels")
+
+
 def _check_features(name: str, rows: str, n: Any, x: Tensor, what: str = "x") -> None:
   if x.ndim == 0 or x.shape[-1] != n or (rows != ".." and x.ndim != 2):
     rule = f"this one takes {n} features, which are the last dim of {what}"
@@ -66,6 +88,8 @@ class _Layer:
   def __init_subclass__(cls) -> None:
     if "__init__" in vars(cls) and cls.__module__ == __name__:
       cls.__init__ = without_foreign(f"{cls.__name__}.__init__", cls.__init__, LAYER_OPTIONS)  # type: ignore[method-assign]
+    if "__call__" in vars(cls) and cls.__module__ == __name__:
+      type.__setattr__(cls, "__call__", _of_tensors(cls.__name__, vars(cls)["__call__"]))
 
   if not TYPE_CHECKING:
 
@@ -250,8 +274,8 @@ class LayerNorm(_Layer):
 
   def __call__(self, x: Tensor) -> Tensor:
     if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
-      problem = f"LayerNorm over {self.normalized_shape} cannot take shape {x.shape}"
-      raise ValueError(f"{problem}\n  fix: the last dims must be those")
+      rule, last = f"this one is over {self.normalized_shape}, which are the last dims of x", str(self.normalized_shape)
+      mismatch("LayerNorm", rule, [x.uop], f"x of shape (.., {last[1:]}, or nn.LayerNorm of x's last dims")
     y = x.layernorm(self.axis, self.eps)
     return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
@@ -279,10 +303,11 @@ class RMSNorm(_Layer):
   """
 
   def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-    self.eps = eps
+    self.dim, self.eps = dim, eps
     self.weight = Tensor.ones(dim) if elementwise_affine else None
 
   def __call__(self, x: Tensor) -> Tensor:
+    _check_features("RMSNorm", "..", self.dim, x)
     wide = x if x.dtype is dtypes.float64 else x.float()
     y = (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
     return y if self.weight is None else y * self.weight
@@ -305,6 +330,7 @@ class GroupNorm(_Layer):
     self.weight, self.bias = _weight_and_bias((num_channels,), affine)
 
   def __call__(self, x: Tensor) -> Tensor:
+    _check_channels(self, self.num_channels, x)
     y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
     if self.weight is None or self.bias is None:
       return y
@@ -367,9 +393,7 @@ class BatchNorm(_Layer):
     return mean, (x - mean._lined(1, x.ndim)).square().mean(axes)
 
   def __call__(self, x: Tensor) -> Tensor:
-    if x.ndim < 2 or x.shape[1] != self.sz:
-      rule = f"this one is of {self.sz} channels, which are dim 1 of x"
-      mismatch("BatchNorm", rule, [x.uop], f"x of shape (batch, {self.sz}, ..), or nn.BatchNorm of x's channels")
+    _check_channels(self, self.sz, x)
     mean, var = self.calc_stats(x)
     scale = (var + self.eps).rsqrt()
     if self.track_running_stats and TRAINING.value:

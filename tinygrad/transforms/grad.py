@@ -46,6 +46,8 @@ def value_and_grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -
     if not is_tensor(value) or value.numel() != 1:
       given = describe(value.uop) if is_tensor(value) else repr(value)
       fix = "reduce it, e.g. .sum() or .mean(); vjp, jacrev and jacfwd take functions with any results"
+      if isinstance(value, (int, float)):
+        fix = "return the Tensor itself, without .item(): no gradient flows through a number of Python"
       raise ValueError(f"grad: the function must return one number, and returns {given}\n  fix: {fix}")
     found = called.gradients([(value, UOp.const(value.dtype, 1.0).broadcast_to(value.shape))])
     value, aux, found = called.back((value, aux, found))

@@ -70,6 +70,8 @@ def _spread(axes: Axes, x: Any, name: str) -> Iterator[int | None]:
       yield axes
     if isinstance(axes, int) and isinstance(x, (int, float)) and name != "out_axes":
       raise ValueError(f"vmap: {x!r} has no dim {axes}\n  fix: in_axes=None for it, or Tensor({x!r})")
+    if isinstance(axes, int) and hasattr(x, "__array__") and name != "out_axes" and not is_tensor(x):
+      raise TypeError(f"vmap: {type(x).__name__} {x.shape} is no Tensor, and would not be mapped\n  fix: Tensor(x)")
     return
   if is_tensor(x) or not isinstance(axes, (list, tuple, dict)):
     raise ValueError(
