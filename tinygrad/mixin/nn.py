@@ -99,7 +99,7 @@ class NN(Linalg):
   __slots__ = ()
 
   def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
-    """The functions applied one after the other.
+    """The functions applied one after the other. TypeError for what is no list of functions.
     Shape: `(*dims) -> (*last)`, as the last function gives.
 
     Examples:

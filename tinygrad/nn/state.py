@@ -136,7 +136,7 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
   """Write `tensors` by name to the safetensors file `fn`, whole or not at all; `metadata` values are kept as strings.
 
   A sharded tensor is written as the one tensor it is, from the devices' own memory: it is on no device as a whole.
-  SafetensorsError for a type or a name that the format has not.
+  SafetensorsError for a type or a name that the format has not, TypeError for the path in the tensors' place.
 
   Examples:
     >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
