@@ -492,7 +492,7 @@ class TinyJit(Generic[A, R]):
   def forget_oldest(self) -> None:
     """Makes room for another kind of arguments; that there are as many is told."""
     del self.states[next(iter(self.states))]
-    rule = f"{self.name} is called with more than {KEPT_STATES} kinds of arguments, each captured for itself"
+    rule = f"{self.name} is called with more than {KEPT_STATES} kinds of arguments and numbers around it, each captured alone"
     warnings.warn(f"{rule}\n  fix: give numbers that change as Tensors, and lengths as bound Variables", stacklevel=3)
 
   @contextlib.contextmanager
