@@ -492,7 +492,8 @@ class TinyJit(Generic[A, R]):
   def forget_oldest(self) -> None:
     """Makes room for another kind of arguments; that there are as many is told."""
     del self.states[next(iter(self.states))]
-    rule = f"{self.name} is called with more than {KEPT_STATES} kinds of arguments and numbers around it, each captured alone"
+    kinds = f"{KEPT_STATES} kinds of arguments and numbers around it"
+    rule = f"{self.name} is called with more than {kinds}, each captured for itself"
     warnings.warn(f"{rule}\n  fix: give numbers that change as Tensors, and lengths as bound Variables", stacklevel=3)
 
   @contextlib.contextmanager
