@@ -31,6 +31,7 @@ def measure(layers: int) -> tuple[int, int, float]:
   tokens = [Tensor(np.zeros((2, 32), np.int32)).realize() for _ in range(2)]
   Tensor.realize(*parameters)
   optimizer, create = nn.optim.AdamW(parameters), scheduling.create_schedule
+  Tensor.realize(*nn.state.get_parameters(optimizer))
   sizes: list[tuple[int, int]] = []
 
   def timed(sink: Any, *args: Any) -> None:
