@@ -100,15 +100,14 @@ def rendered(line: Line) -> str:
 
 @dataclass(frozen=True)
 class Around:
-  """What stands around a line: how many functions, derivatives; whether one is taken in reverse, or forward; whether
-  what it is in is replayed; on how many devices it is, whom collectives reach, and as what axis; whether
-  random numbers may be drawn, and whether it is within a `shard_map`."""
+  """What stands around a line: how many functions, derivatives; whether one is taken in reverse, or forward; on how
+  many devices it is, whom collectives reach, and as what axis; whether random numbers may be drawn, and whether it is
+  within a `shard_map`."""
 
   depth: int = 0
   differences: int = 0
   reverse: bool = False
   forward: bool = False
-  captured: bool = False
   axis: tuple[str, int] | None = None
   draws: bool = True
   devices: bool = False
@@ -369,7 +368,7 @@ def kept(b: Body) -> None:
 def replayed(b: Body) -> None:
   """Captured in a call with other numbers, and replayed; called as it is where a transform, or a capture, is around."""
   given = [b.structure(b.rng.choice((1, 1, 2)), lambda x: True, "fffib") for _ in range(b.rng.randint(1, 2))]
-  f = b.function([x for _, x in given], free, replace(b.around, captured=True, draws=False))
+  f = b.function([x for _, x in given], free, replace(b.around, draws=False))
   b.add(f"replayed({f.name})({', '.join(t for t, _ in given)})", f)
 
 
