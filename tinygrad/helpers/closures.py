@@ -7,8 +7,9 @@ from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-# of each type what tells its values apart
-EXACT: dict[type, Callable[[Any], Any]] = {int: int, bool: bool, str: str, float: float.hex}
+from tinygrad.helpers.sequences import exact
+
+PLAIN_TYPES = frozenset((int, bool, str, float))
 
 
 def _function_of(f: Any) -> FunctionType | None:
@@ -36,15 +37,12 @@ def numbers_around(f: Callable[..., Any]) -> Callable[[], tuple[Any, ...]]:
   names = sorted(_names(code, "LOAD_GLOBAL") - _names(code, "STORE_GLOBAL"))
 
   def read() -> tuple[Any, ...]:
-    found: list[Any] = []
-    for x in map(of_module.get, names):
-      found += ((kind, EXACT[kind](x)) if (kind := type(x)) in EXACT else None,)
+    found = [of_module.get(name) for name in names]
     for cell in cells:
       try:
-        x = cell.cell_contents
+        found.append(cell.cell_contents)
       except ValueError:  # not set as yet
-        x = None
-      found += ((kind, EXACT[kind](x)) if (kind := type(x)) in EXACT else None,)
-    return tuple(found)
+        found.append(None)
+    return tuple([(type(x), exact(x)) if type(x) in PLAIN_TYPES else None for x in found])
 
   return read if names or cells else tuple

@@ -26,12 +26,10 @@ def check_countable(u: UOp) -> None:
   """Raises JitError where a value that is to say how many elements another has is not there: inside a function that is
   being captured or traced."""
   if recorders or any(x.op is Ops.HOLE for x in u.toposort()):
-    what, rule = (
-      f"{u.dtype.name}{list(u.shape)}",
-      "a shape cannot depend on values where a function is captured or traced",
-    )
+    asked = f"how many elements of {u.dtype.name}{list(u.shape)} are not 0 is asked"
+    rule = "a shape cannot depend on values where a function is captured or traced"
     fix = "x.masked_select(mask, size=n), mask.nonzero(size=n), or mask.where(x, 0)"
-    raise JitError(f"how many elements of {what} are not 0 is asked, and {rule}\n  fix: {fix}")
+    raise JitError(f"{asked}, and {rule}\n  fix: {fix}")
 
 
 READ_OUTSIDE = "read it outside (.item(), .numpy(), .tolist()); to choose by it inside: (x > 0).where(a, b)"

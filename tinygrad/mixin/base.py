@@ -56,27 +56,28 @@ def also_named(**names: str) -> Callable[[Method], Method]:
   return with_names
 
 
-def _tensors_alone(method: Method) -> Method:
-  """The method with its parameters that are annotated as tensors checked: TypeError for what is none."""
+def tensors_alone(method: Method, name: str = "", tensor: Any = None) -> Method:
+  """The method with its parameters that are annotated as tensors checked: TypeError for what is none. `name`: what it
+  is called where that is not its own name; `tensor`: their type, where it is no method of one."""
+  own, accepted = (Self, (Base, UOp)) if tensor is None else (tensor, tensor)
   parameters = enumerate(inspect.signature(method).parameters.items())
   named = [(i, k, p.annotation) for i, (k, p) in parameters if p.kind is not p.VAR_POSITIONAL]
-  wanted = [(i, k, kind != Self) for i, k, kind in named if kind == Self or kind == Self | None]
+  wanted = [(i, k, kind != own) for i, k, kind in named if kind == own or kind == own | None]
+  name = name or method.__name__
 
   @functools.wraps(method)
   def call(*args: Any, **kwargs: Any) -> Any:
-    for i, name, optional in wanted:
-      x = args[i] if i < len(args) else kwargs.get(name, args[0])
-      if not isinstance(x, (Base, UOp)) and not (optional and x is None):
-        refuse_number(method.__name__, name, x)
+    for i, parameter, optional in wanted:
+      if i >= len(args) and parameter not in kwargs:
+        continue
+      x = args[i] if i < len(args) else kwargs[parameter]
+      if not isinstance(x, accepted) and not (optional and x is None):
+        problem = f"{name}: {parameter}={reprlib.repr(x)} is of type {_kind(x)}, and no Tensor"
+        of = " of tinygrad" if type(x).__name__ == "Tensor" else ""
+        raise TypeError(f"{problem}{of}\n  fix: Tensor({parameter})")
     return method(*args, **kwargs)
 
   return cast("Method", call) if wanted else method
-
-
-def refuse_number(name: str, parameter: str, x: Any) -> NoReturn:
-  """Raises the TypeError for what is no tensor where one is meant."""
-  problem = f"{name}: {parameter}={reprlib.repr(x)} is of type {_kind(x)}, and no Tensor"
-  raise TypeError(f"{problem}{' of tinygrad' if type(x).__name__ == 'Tensor' else ''}\n  fix: Tensor({parameter})")
 
 
 def python_number(x: Any) -> Any:
@@ -237,7 +238,7 @@ class Base:
   def __init_subclass__(cls) -> None:
     for name, member in list(vars(cls).items()):
       if inspect.isfunction(member) and not name.startswith("_") and name != "alu":
-        member = _tensors_alone(member)
+        member = tensors_alone(member)
         setattr(cls, name, member)
       if (foreign := FOREIGN_PARAMETERS.get(name)) is not None:
         made = isinstance(member, classmethod)

@@ -478,7 +478,8 @@ class NN(Linalg):
       several = batch is not None and heads != fewer and heads % fewer == 0
       fix = "enable_gqa=True: several heads of q have one of k and v" if several else order
       mismatch("attention", "the dims before the last two must be equal or 1", us, fix)
-    scores = (*(outer or (*(batch or ()), heads)), self.shape[-2], k.shape[-2])
+    leading = (*(batch or ()), heads) if outer is None else outer
+    scores = (*leading, self.shape[-2], k.shape[-2])
     if mask is not None and broadcast_shape(mask.shape, scores) is None:
       fix = f"a mask of shape {scores[-2:]}, of (1, 1, ..) before these, or of {scores}"
       mismatch("attention", f"the mask must repeat along the scores, which are {scores}", (*us[:2], mask.uop), fix)

@@ -2,14 +2,13 @@
 PyTorch."""
 
 import functools
-import inspect
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
-from tinygrad.mixin.base import mismatch, refuse_number
+from tinygrad.mixin.base import mismatch, tensors_alone
 from tinygrad.mixin.foreign_names import without_foreign
 from tinygrad.nn import checkpoints, datasets, optim, state
 from tinygrad.nn.foreign_layers import FOREIGN_LAYERS, LAYER_OPTIONS, OF_EMBEDDING, OF_LAYER, no_such
@@ -55,20 +54,6 @@ def _kernel_shape(name: str, whole: int, cut: int, groups: int, kernel: tuple[in
   return whole, cut // groups, *kernel
 
 
-def _of_tensors(name: str, layer: Any) -> Any:
-  """A layer's call, with a TypeError for an input that is no tensor."""
-  first = [*inspect.signature(layer).parameters][1]
-
-  @functools.wraps(layer)
-  def call(*args: Any, **kwargs: Any) -> Any:
-    x = args[1] if len(args) > 1 else kwargs.get(first, args[0])
-    if not isinstance(x, Tensor) and x is not args[0]:
-      refuse_number(name, first, x)
-    return layer(*args, **kwargs)
-
-  return call
-
-
 def _check_channels(layer: object, n: int, x: Tensor) -> None:
   """Of a normalization; one channel would broadcast."""
   if x.ndim < 2 or x.shape[1] != n:
@@ -89,7 +74,7 @@ class _Layer:
     if "__init__" in vars(cls) and cls.__module__ == __name__:
       cls.__init__ = without_foreign(f"{cls.__name__}.__init__", cls.__init__, LAYER_OPTIONS)  # type: ignore[method-assign]
     if "__call__" in vars(cls) and cls.__module__ == __name__:
-      type.__setattr__(cls, "__call__", _of_tensors(cls.__name__, vars(cls)["__call__"]))
+      type.__setattr__(cls, "__call__", tensors_alone(vars(cls)["__call__"], cls.__name__, Tensor))
 
   if not TYPE_CHECKING:
 

@@ -153,7 +153,7 @@ class Optimizer:
       >>> print(w.numpy().round(3))
       [0.5 1. ]
     """
-    if (fresh := self._fresh()) and ambient_mesh() is None:  # a mesh places weights by what is computed of them
+    if ambient_mesh() is None and (fresh := self._fresh()):  # a mesh places weights by what is computed of them
       fresh[0].realize(*fresh[1:])
     waiting = self.schedule_step()
     waiting[0].realize(*waiting[1:])
